@@ -61,6 +61,12 @@ def shorten_waits(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(database_threads, "WAIT_LIMIT", seconds)
 
 
+def set_time_after_a_full_disk(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    from tidewire_server.store.postgres import database_threads
+
+    monkeypatch.setattr(database_threads, "FULL_SECONDS", seconds)
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the messages of all warnings and errors."""
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -239,7 +245,7 @@ def test_an_append_whose_answer_was_lost_is_repeated_and_compared(
 
 
 def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
-    postgres_of_the_run: Any, database_url: str, caplog: pytest.LogCaptureFixture
+    postgres_of_the_run: Any, database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     """The database itself raises SQLSTATE 53100, from a trigger: a test cannot fill a disk everywhere."""
     trigger = """
@@ -247,6 +253,7 @@ def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
             RAISE EXCEPTION 'could not extend file "base/1/2": No space left on device' USING ERRCODE = '53100'; END $$;
         CREATE TRIGGER no_space BEFORE INSERT ON tidewire.block EXECUTE FUNCTION tidewire.no_space()
     """
+    set_time_after_a_full_disk(monkeypatch, PATIENCE)
 
     async def body() -> None:
         async with opened(database_url) as store:
@@ -261,6 +268,12 @@ def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
                 assert error.logged
                 assert not error.outage
             assert (await store.jobs.get("job-1")) is not None
+            # The test write succeeds, because the table of the servers has space.
+            with pytest.raises(StoreError, match="free some space") as refused:
+                await store.check()
+            assert refused.value.logged
+            set_time_after_a_full_disk(monkeypatch, 0.0)
+            await store.check()
             postgres_of_the_run.execute("DROP TRIGGER no_space ON tidewire.block", name_of(database_url))
             for writer, head, block in blocks:
                 await writer.log.append(head, block)

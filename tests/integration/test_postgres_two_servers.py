@@ -534,16 +534,48 @@ def test_waiting_jobs_whose_deadline_or_grace_has_expired_are_adopted(servers: A
                 )
                 await first.jobs.add(new, writer.own)
             assert await second.jobs.adopt({"e"}) == ["a"]
+            await second.replicas.beat()
             assert await second.replicas.unread_for("b") < 0
             while await second.replicas.unread_for("b") < 0.2:
-                await asyncio.sleep(0.05)
+                await second.replicas.beat()
             await first.replicas.mark_read(["b"])
             assert await second.jobs.adopt({"e"}) == ["a"]
             assert await second.replicas.unread_for("b") < 0
             while (unread := await second.replicas.unread_for("b")) < 0.2:
-                await asyncio.sleep(0.05)
+                await second.replicas.beat()
             assert await second.jobs.adopt({"e"}) == ["a", "b"]
             assert (await second.jobs.reopen("b")).unread >= unread
+
+    run(body())
+
+
+def test_the_time_of_an_outage_does_not_count_as_without_readers(servers: Any, database_url: str) -> None:
+    """No server could record its readers during the outage. [TW-JOB-067]"""
+    import psycopg
+
+    async def body() -> None:
+        async with servers() as (first, second):
+            now = 100.0
+            second._server._clock = lambda: now
+            await Writer().submit(first, items=1)
+            with psycopg.connect(database_url, autocommit=True) as connection:
+                connection.execute(
+                    "UPDATE tidewire.job SET grace = interval '5 s', read_at = now() - interval '9 s'"
+                )
+            await second.replicas.beat()
+            # The outage has ended, and this server has not renewed its lease yet.
+            now += 9
+            assert await second.replicas.unread_for("a") == 0
+            second._server._until -= timedelta(seconds=9)
+            await second.replicas.beat()
+            for _ in range(5):
+                assert await second.replicas.unread_for("a") < 5
+                assert await second.jobs.adopt({"e"}) == []
+                now += 1
+                await second.replicas.beat()
+            assert await second.replicas.unread_for("a") == 5
+            assert await second.jobs.adopt({"e"}) == ["a"]
+            assert (await second.jobs.reopen("a")).unread == 5
 
     run(body())
 

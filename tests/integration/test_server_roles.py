@@ -257,6 +257,7 @@ def test_a_global_limit_counts_over_all_servers_without_the_dead_ones(tmp_path, 
     with fleet.server() as (process, peer), fleet.worker() as worker:
         eventually(lambda: workers(peer) == {"story": 2, "double": 2})
         assert "3 at a time, 2 over all servers" in process.output()
+        assert peer.metrics()['tidewire_slots{endpoint="story"}'] == 2
         jobs = [peer.start("story", {"gates": [str(number)]}) for number in range(6)]
         eventually(lambda: running() == 2)
         # Each call that ends lets one other begin, at whichever server.

@@ -50,6 +50,7 @@ from tidewire_server.http.lifespan import Lifespan
 from tidewire_server.http.problem_responses import failure, problem_response
 from tidewire_server.http.request_reading import root_of
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
+from tidewire_server.jobs.endpoint_queues_and_groups import global_limits
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.metrics import Metrics
@@ -147,7 +148,7 @@ class TidewireApp:
         self.metrics.measure(
             "slots",
             "Calls that all live processes can run at the same time.",
-            lambda: self._workers(lambda workers, name: workers.total(name).slots),
+            self._slots,
         )
         self.metrics.measure(
             "batch_size",
@@ -310,6 +311,13 @@ class TidewireApp:
             (name, self.service.scheduler.batch_size(name))
             for name, each in self._endpoints.items()
             if each.batching is not None
+        ]
+
+    def _slots(self) -> list[tuple[str, float]]:
+        limits = global_limits(self._endpoints.values())
+        return [
+            (name, min(slots, limits[name].calls) if name in limits else slots)
+            for name, slots in self._workers(lambda workers, name: workers.total(name).slots)
         ]
 
     def _workers(self, read: Callable[[LiveWorkers, str], float]) -> list[tuple[str, float]]:

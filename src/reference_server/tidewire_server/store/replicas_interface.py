@@ -37,7 +37,8 @@ class Replicas(Protocol):
 
     async def unread_for(self, job: str) -> float:
         """Return the number of seconds since any process had a reader of the job, as recorded by `mark_read`, or since the job
-        was submitted, adopted or released. It may be up to two seconds too low, and is negative at first.
+        was submitted, adopted or released. It may be up to two seconds too low, and is negative at first. Time before or during an
+        outage of the store does not count.
         """
 
     async def leave(self) -> None:

@@ -74,6 +74,11 @@ _MAX_CONFLICTS: Final = 20
 _FULL_LOG_SECONDS: Final = 60.0
 """Minimum time between two lines in the log about a full disk. Some writes may succeed in between, because they fit."""
 
+FULL_SECONDS: Final = 5.0
+"""Time after a write that found a full disk in which the store does not count as writable. Small writes may succeed meanwhile,
+also the test write. A running job repeats its write each second.
+"""
+
 
 class OutageLog:
     """Writes one line to the server's log when a thread of a store cannot use the database, and one when all threads can."""
@@ -84,7 +89,9 @@ class OutageLog:
         """Threads that cannot use the database, and why. With too few connections, for example, the other threads can."""
         self._began: float | None = None
         self._ended = 0.0
-        self._full_at = float("-inf")
+        self._full_logged_at = float("-inf")
+        self._full: tuple[float, StoreError] | None = None
+        """Time and error of the last write that found a full disk."""
 
     def failed(self, thread: "DatabaseThread", text: str, since: float) -> None:
         """Record that a thread cannot use the database.
@@ -121,9 +128,22 @@ class OutageLog:
         """Log that a disk is full."""
         with self._lock:
             error.logged, now = True, time.monotonic()
-            if now - self._full_at >= _FULL_LOG_SECONDS:
-                self._full_at = now
+            self._full = now, error
+            if now - self._full_logged_at >= _FULL_LOG_SECONDS:
+                self._full_logged_at = now
                 _log.error("%s", error)
+
+    def check(self) -> None:
+        """Check that each thread can use the database, and that no disk was full a moment ago, as far as is known.
+
+        Raises:
+            StoreError: A thread cannot, or a disk was full.
+        """
+        out, full = [*self.out.values()], self._full
+        if out:
+            raise _outage_error(out[0])
+        if full is not None and time.monotonic() - full[0] < FULL_SECONDS:
+            raise full[1].copy()
 
 
 class DatabaseThread:
@@ -394,16 +414,6 @@ class Threads(NamedTuple):
     notifies: DatabaseThread
     reads: DatabaseThread
     feed: DatabaseThread
-
-    def check(self) -> None:
-        """Check that each thread can use the database, as far as is known.
-
-        Raises:
-            StoreError: A thread cannot.
-        """
-        out = [*self.appends.outages.out.values()]
-        if out:
-            raise _outage_error(out[0])
 
     @classmethod
     def start(cls, database: Database) -> "Threads":

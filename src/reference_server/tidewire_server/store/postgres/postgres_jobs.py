@@ -166,7 +166,8 @@ _ADOPT: Final = f"""
 _ADOPT_DUE: Final = f"""
     WITH picked AS MATERIALIZED (
         SELECT number FROM job j WHERE owner IS NULL AND ended_at IS NULL
-            AND ({_ENDS} OR read_at + grace <= now() OR (cancelled IS NOT NULL AND {_KNOWN}))
+            AND ({_ENDS} OR (read_at + grace <= now() AND grace <= make_interval(secs => %(alive_for)s))
+                OR (cancelled IS NOT NULL AND {_KNOWN}))
         ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
     UPDATE job j SET owner = %(me)s, held = true, crashed = {_CRASHED}
     FROM picked p WHERE j.number = p.number
@@ -347,6 +348,7 @@ class PostgresJobs(KeyReservations):
             *(_ADOPT, _ADOPT_DUE, _ADOPTED),
             me=self._server.id,
             trusted_until=self._server.trusted_until,
+            alive_for=self._server.alive_for,
             known=[*known],
             n=_MAX_ADOPTED,
         )
@@ -381,6 +383,7 @@ class PostgresJobs(KeyReservations):
             raise
         if record.status != "queued":
             self._logs.progress_changed(log)  # This server may have left some when it owned the job before.
+        unread = min(unread, self._server.alive_for)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
     async def refuse(self, job: str) -> None:

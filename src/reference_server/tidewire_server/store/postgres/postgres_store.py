@@ -89,7 +89,7 @@ class PostgresStore:
 
     async def check(self) -> None:
         """Check that the database can be written, and that the lease of this server is valid. See `WriteProbe.check`."""
-        self._threads.check()
+        self._threads.appends.outages.check()
         await self._probe.check()
         self._server.check()
 

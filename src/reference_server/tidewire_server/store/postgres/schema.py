@@ -201,11 +201,12 @@ def open_schema(connection: Connection, place: str, host: str, lease: float) -> 
         )
     if abs(ahead) > _MAX_CLOCK_DIFFERENCE:
         _log.warning(
-            "log %s: the clock of this host is %.0f s %s that of the database, so ended jobs of all servers are deleted too %s; "
-            "synchronize the clocks of all hosts",
+            "log %s: the clock of this host is %.0f s %s are deleted that much too early; synchronize the clocks of all hosts",
             place,
             abs(ahead),
-            *(("ahead of", "early") if ahead > 0 else ("behind", "late")),
+            "ahead of that of the database, so the ended jobs of all servers"
+            if ahead > 0
+            else "behind that of the database, so the jobs that end at this server",
         )
     return Opened(secret, server, bool(standbys))
 

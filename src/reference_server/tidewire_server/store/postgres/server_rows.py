@@ -136,6 +136,14 @@ class ServerRow:
             return None
         return self._until - timedelta(seconds=LEASE_SECONDS - _MAX_PAUSE)
 
+    @property
+    def alive_for(self) -> float:
+        """Number of seconds for which each beat has come in time, which is the longest time that counts as without readers: during
+        an outage of the database, servers cannot record their readers.
+        """
+        now = self._clock()
+        return max(0.0, now - self._first_beat) if now - self._renewed_at < _MAX_PAUSE else 0.0
+
     async def beat(self, endpoints: Mapping[str, EndpointLoad] = MappingProxyType({})) -> Beat:
         parameters = {
             "me": self.id,
@@ -205,7 +213,7 @@ class ServerRow:
 
     async def unread_for(self, job: str) -> float:
         found = await self._threads.control.run(_UNREAD, id=job)
-        return float(found[0][0]) if found else 0.0
+        return min(float(found[0][0]), self.alive_for) if found else 0.0
 
     async def leave(self) -> None:
         if self._left:
