@@ -416,9 +416,9 @@ def test_a_client_that_shows_neither_types_nor_ids_is_judged_by_its_data():
 
 
 @pytest.mark.heavy
-def test_the_adapter_for_httpx_sse_runs_over_json_lines():
-    pytest.importorskip("httpx_sse", reason="httpx-sse is in the extra `dev`")
-    command = f"{ADAPTER}.httpx_sse"
+@pytest.mark.parametrize("module", ["httpx_sse", "httpx2_sse"])
+def test_an_adapter_runs_over_json_lines(module):
+    command = f"{ADAPTER}.{module}"
     found = conformance(
         "--client", command, "--only", "sse_responses.plain-stream", "--only", "sse_framing.bom-at-the-start"
     )
@@ -443,6 +443,7 @@ def _modules(module):
     return [
         {
             "httpx_sse": "httpx_sse",
+            "httpx2_sse": "httpx2",
             "launchdarkly_eventsource": "ld_eventsource",
             "openai_decoder": "openai",
             "anthropic_decoder": "anthropic",

@@ -8,7 +8,7 @@ from tidewire_conformance.clients.event_stream_clients.adapter_loop import Opene
 def open_stream(url: str, at_end: dict[str, Any]) -> Opened:
     """Read one response. The library leaves the status and the reconnection to its caller."""
     httpx2 = library("httpx2")
-    with httpx2.Client(follow_redirects=True, timeout=20) as client, client.sse("GET", url) as source:
+    with httpx2.Client(follow_redirects=True, timeout=20) as client, client.sse(url) as source:
         source.response.raise_for_status()
         at_end["retry_ms"] = None
         for event in source:
