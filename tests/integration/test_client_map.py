@@ -202,6 +202,7 @@ def test_values_that_are_too_large_together_arrive_in_smaller_jobs(tmp_path, cap
         assert str(failed).startswith("input 9 failed")
         assert max(calls.values()) <= 4
         assert "in jobs of at most 8 inputs" in caplog.text
+        assert len(client.jobs()) <= 8  # not one job for each input
         if has_file:
             again = list(client.map("text", inputs, return_exceptions=True, **arguments))
             assert [getattr(each, "code", each) for each in again] == [

@@ -92,7 +92,7 @@ const KINDS = [
   [AuthenticationError, "Pass valid credentials: new Client(url, { token }).", "unauthorized", 401],
   [PermissionDeniedError, "Use credentials with this permission, or ask the operator of the server.", "forbidden", 403],
   [EndpointNotFoundError, "", "endpoint_not_found"],
-  [JobNotFoundError, "Check the id, and use the server and the credentials with which the job was submitted.", "job_not_found"],
+  [JobNotFoundError, "Check the id, and use the server and the credentials with which the job was submitted. Several processes, as with `uvicorn --workers`, need a log in PostgreSQL.", "job_not_found"],
   [JobExpiredError, "Submit the input again.", "job_expired", 410],
   [InvalidInputError, "", "malformed_body body_too_large invalid_input input_too_long batch_too_large top_logprobs_too_large", 413, 422],
   [QueueFullError, "Submit again later, or allow more time: new Client(url, { retry: { patienceMs } }).", "queue_full"],

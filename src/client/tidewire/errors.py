@@ -169,7 +169,10 @@ class EndpointNotFoundError(RequestError):
 class JobNotFoundError(RequestError):
     """The server responded with 404, because it has no such job, or the credentials do not permit access to the job."""
 
-    default_advice = "Check the id, and use the server and the credentials with which the job was submitted."
+    default_advice = (
+        "Check the id, and use the server and the credentials with which the job was submitted. Several processes, as with "
+        "`uvicorn --workers`, need a log in PostgreSQL."
+    )
 
 
 class JobExpiredError(RequestError):

@@ -456,7 +456,10 @@ class JobStream:
                 return ProtocolError(fatal.why, where=where)
 
 
-_FORGOTTEN: Final = "The job existed earlier. A server that keeps jobs in memory loses them when it restarts. Submit the job again."
+_FORGOTTEN: Final = (
+    "The job existed earlier. A server that keeps jobs in memory loses them when it restarts, and several processes, as with "
+    "`uvicorn --workers`, need a log in PostgreSQL. Submit the job again."
+)
 
 
 def _is_stream(connection: Connection) -> bool:

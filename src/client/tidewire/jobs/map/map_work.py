@@ -471,6 +471,7 @@ class MapWork(Generic[T]):
             if not _is_lost(error):
                 raise
             self._run_again(running, error)
+        self._close_full_parts()  # `_record` may have added inputs
 
     def _record(self, running: RunningPart, number: int, outcome: Any) -> None:
         """Record the outcome of an input whose job is running."""
@@ -490,7 +491,7 @@ class MapWork(Generic[T]):
                     running.job.id,
                     half,
                 )
-            self._add_new(number, content, digest)
+            self._new.add(number, content, digest)
             return
         if is_failed:
             # The error has the index of the item in its job.
