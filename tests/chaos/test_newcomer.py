@@ -84,12 +84,15 @@ def readme_loop(client, endpoint, **members):
 
 
 class Disturber:
-    """Thread that ends the server again and again, and starts it again on the same port."""
+    """Thread that ends the server again and again, and starts it again on the same port.
 
-    def __init__(self, server, how, draw, pause):
+    It does so a limited number of times, because on a busy machine no job might fit between two kills.
+    """
+
+    def __init__(self, server, how, draw, pause, most):
         self.times = []
         """Times at which the signals were sent."""
-        self._server, self._how, self._draw, self._pause = server, how, draw, pause
+        self._server, self._how, self._draw, self._pause, self._most = server, how, draw, pause, most
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -102,7 +105,7 @@ class Disturber:
         self._thread.join()
 
     def _run(self):
-        while not self._finished.wait(self._draw.uniform(*self._pause)):
+        while len(self.times) < self._most and not self._finished.wait(self._draw.uniform(*self._pause)):
             self.times.append(time.monotonic())
             if self._how is signal.SIGTERM:
                 assert self._server.stop() == 0, self._server.errors()
@@ -131,7 +134,7 @@ def run_loops(server, how, jobs, seed, pause, draw_job):
         Client(proxy.url) as cut,
         Client(server.url) as direct,
         ThreadPoolExecutor(AT_ONCE) as threads,
-        Disturber(server, how, random.Random(seed + 1), pause) as disturber,
+        Disturber(server, how, random.Random(seed + 1), pause, jobs) as disturber,
     ):
         clients = {"direct": direct, "cut": cut}
         futures = [
@@ -225,8 +228,8 @@ def test_a_map_with_a_resume_file_survives_kills_of_its_program(jobs, seed, tmp_
     print(f"CHAOS_SEED={seed}")
     draw, inputs = random.Random(seed), jobs * MAP_BATCH
     journal, results = tmp_path / "journal", tmp_path / "results"
-    settings = {"log": "memory", "journal": str(journal), "pause": 0.005, "queue_size": 1000}
-    kills = 0
+    settings = {"log": "memory", "journal": str(journal), "pause": 0.02, "queue_size": 1000}
+    kills = 0  # The functions of the quick form take longer than the time to the first kill.
     with Killed(tmp_path, function="support.campaign_server:campaign_server", **settings) as server:
         arguments = (server.url, str(inputs), str(tmp_path / "run.jsonl"), str(results))
         while True:
