@@ -90,7 +90,7 @@ def _missing_function() -> None:
     """Placeholder for the function of an endpoint that was removed. It is never called."""
 
 
-_NO_REQUEST = Submission([], False, {}, False, 0.0, None, 0)
+_NO_REQUEST = Submission([], False, {}, None, None, 0)
 """Placeholder for a submit request that cannot be read."""
 
 

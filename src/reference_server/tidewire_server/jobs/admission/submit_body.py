@@ -27,8 +27,6 @@ _MAX_ADMIT_SECONDS: Final = 0.005
 _NESTING_BYTES: Final = 2**16
 """Number of bytes of a body with too many values that are checked for their nesting, which takes long in a whole body."""
 
-_DEFAULT_GRACE: Final = SubmitBody().grace_ms / 1000
-
 _NEVER_NULL: Final = frozenset({*SubmitBody.__struct_fields__} - {"input"})
 
 
@@ -38,9 +36,9 @@ class Submission(NamedTuple):
     inputs: list[JsonValue]
     batch: bool
     shared: dict[str, JsonValue]
-    cancel_on_disconnect: bool
-    grace: float
-    """Number of seconds without a reader after which the job is cancelled, as requested. See `grace_of_job`."""
+    grace: float | None
+    """Number of seconds without a reader after which the job is cancelled, as requested. None if it is not cancelled. See
+    `grace_of_job`."""
     deadline: float | None
     """Number of seconds after which unfinished items fail, counted from the submission.
 
@@ -56,7 +54,7 @@ class Submission(NamedTuple):
         Args:
             min_grace: The server's setting.
         """
-        return max(self.grace, min_grace) if self.cancel_on_disconnect else None
+        return None if self.grace is None else max(self.grace, min_grace)
 
 
 def read_json(body: bytes, *, max_values: int) -> dict[str, JsonValue]:
@@ -124,33 +122,25 @@ def read_submit(body: bytes, *, max_inputs: int, max_values: int) -> Submission:
         ProblemError: The body is not valid. The problem's pointer refers to the invalid member.
     """
     members = read_json(body, max_values=max_values)
-    if len(members) == 1 and "input" in members:  # most bodies
-        return Submission([members["input"]], False, {}, False, _DEFAULT_GRACE, None, len(body))
     if ("input" in members) == ("inputs" in members):
         raise refuse("invalid_input", "the body must contain exactly one of 'input' and 'inputs'", pointer="")
     for name, value in members.items():
         if value is None and name in _NEVER_NULL:  # A member without a value must be omitted [TW-JOB-087].
             raise refuse("invalid_input", f"/{name} is null; omit the member instead", pointer=f"/{name}")
-    if isinstance(inputs := members.get("inputs"), list):
-        _refuse_too_many(inputs, max_inputs)  # Check this first, because validating many inputs is slow.
     try:
-        submit = SubmitBody.model_validate(_without_contents(members))
+        submit = SubmitBody.model_validate(members)
     except MessageError as error:
         raise refuse("invalid_input", str(error), pointer=error.pointer) from None
-    batch = isinstance(inputs, list)
-    inputs = inputs if isinstance(inputs, list) else [members["input"]]
-    shared: Any = members.get("shared", {})
-    encoded = orjson.dumps(shared) if shared else b""
+    inputs = [submit.input] if submit.inputs is None else submit.inputs
+    if len(inputs) > max_inputs:
+        detail = (
+            f"the job has {len(inputs)} inputs, but this endpoint accepts at most {max_inputs} "
+            "(settings max_inputs and max_queue_size)"
+        )
+        raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
+    encoded = orjson.dumps(submit.shared) if submit.shared else b""
     _refuse_too_many_copies(encoded, len(inputs), max_values)
-    return Submission(
-        inputs,
-        batch,
-        shared,
-        submit.on_disconnect == "cancel",
-        submit.grace_ms / 1000,
-        None if submit.deadline_ms is None else submit.deadline_ms / 1000,
-        len(body) + len(encoded) * (len(inputs) - 1),
-    )
+    return _submission(submit, inputs, submit.shared, len(body) + len(encoded) * (len(inputs) - 1))
 
 
 class _StoredBody(WireModel, frozen=True, kw_only=True):
@@ -175,39 +165,15 @@ def read_stored(body: bytes) -> Submission:
     """
     stored = msgspec.json.decode(body, type=_StoredBody)
     copies = 0 if stored.inputs is None else len(stored.inputs) - 1
-    return Submission(
-        [],
-        stored.inputs is not None,
-        {},
-        stored.on_disconnect == "cancel",
-        stored.grace_ms / 1000,
-        None if stored.deadline_ms is None else stored.deadline_ms / 1000,
-        len(body) + len(bytes(stored.shared)) * copies,
-    )
+    return _submission(stored, [], {}, len(body) + len(bytes(stored.shared)) * copies)
 
 
-def _without_contents(members: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the members of a body without the contents of the inputs and the shared members.
-
-    They are JSON values in any case, and need no validation.
-    """
-    envelope = {name: value for name, value in members.items() if name in SubmitBody.__struct_fields__}
-    if "input" in envelope:
-        envelope["input"] = None
-    if isinstance(inputs := envelope.get("inputs"), list):
-        envelope["inputs"] = [None] * min(len(inputs), 1)
-    if isinstance(envelope.get("shared"), dict):
-        envelope["shared"] = {}
-    return envelope
-
-
-def _refuse_too_many(inputs: list[JsonValue], max_inputs: int) -> None:
-    if len(inputs) > max_inputs:
-        detail = (
-            f"the job has {len(inputs)} inputs, but this endpoint accepts at most {max_inputs} "
-            "(settings max_inputs and max_queue_size)"
-        )
-        raise refuse("batch_too_large", detail, pointer="/inputs", limit=max_inputs)
+def _submission(
+    body: SubmitBody | _StoredBody, inputs: list[JsonValue], shared: dict[str, JsonValue], size: int
+) -> Submission:
+    grace = body.grace_ms / 1000 if body.on_disconnect == "cancel" else None
+    deadline = None if body.deadline_ms is None else body.deadline_ms / 1000
+    return Submission(inputs, body.inputs is not None, shared, grace, deadline, size)
 
 
 def _refuse_too_many_copies(shared: bytes, inputs: int, max_values: int) -> None:
