@@ -390,18 +390,12 @@ class Job:
             if "error" in stored:
                 self._errors.append(Problem.model_validate(stored["error"]))
 
-    async def end_cancelled(self, items: Iterable[int]) -> None:
-        """After `restore`, end the items that were cancelled before the restart. Their functions do not run."""
-        for index in items:
-            await self._end_item(index, "cancelled")
-
-    async def fail(self, error: Problem, *, status: str | None = None) -> None:
-        """Fail all unfinished items, or only the items with a certain status. If no unfinished item remains, end the
-        job.
+    async def end_items(self, items: Iterable[int], status: ItemEnd, error: Problem | None = None) -> None:
+        """After `restore`, end those of the items that have not ended. Their functions do not run. If no unfinished item
+        remains, end the job.
         """
-        for index, item in enumerate(self._items):
-            if not item.ended and status in {None, item.status}:
-                await self._end_item(index, "failed", error)
+        for index in items:
+            await self._end_item(index, status, error)
         if not self.finished.is_set() and not self._unfinished:
             await self._finish()
 
@@ -495,25 +489,13 @@ class Job:
                 else:
                     await self._end_item(index, "cancelled")
 
-    def cancel_soon(self) -> None:
-        """Start a background task that cancels all items. This method can be called from a callback of the event
-        loop.
+    async def end_at_once(self, error: Problem | None = None) -> None:
+        """Fail all unfinished items with an error, or cancel them if there is no error, without waiting until their functions
+        have returned. Items that were cancelled before end as cancelled.
         """
-        self.in_background(self.cancel())
-
-    async def fail_at_once(self, error: Problem) -> None:
-        """Fail all unfinished items without waiting until their functions have returned. Items that were cancelled end as
-        cancelled.
-        """
-        for index, item in enumerate(self._items):
-            if item.cancelled:
-                await self._end_item(index, "cancelled")
-        await self._end_all("failed", error)
-        await self.finished.wait()
-
-    async def abandon(self) -> None:
-        """Cancel all unfinished items without waiting until their functions have returned."""
-        await self._end_all("cancelled")
+        for index in self.cancelled_items:
+            await self._end_item(index, "cancelled")
+        await self._end_all("cancelled" if error is None else "failed", error)
         await self.finished.wait()
 
     async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:

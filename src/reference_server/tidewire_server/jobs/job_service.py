@@ -14,7 +14,6 @@ import orjson
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.messages import Queue as QueueMessage
-from tidewire.protocol.problems import problem
 from tidewire.protocol.wire_model import MessageError
 from tidewire_server.endpoints.endpoint import Endpoint
 from tidewire_server.errors import refuse
@@ -238,8 +237,7 @@ class JobService:
         )
         grace = submission.grace_of_job(settings.min_grace)
         if grace is not None:
-            unread = job.cancel_soon if self.store.replicas is None else partial(self._unread, job, grace)
-            self.readers.watch(record.id, grace, unread)
+            self.readers.watch(record.id, grace, partial(self._unread, job, grace))
         if submission.deadline is not None:
             job.set_deadline(submission.deadline)
         return job
@@ -290,15 +288,10 @@ class JobService:
         job.restore(plan.items, plan.previous)
         grace = admitted.submission.grace_of_job(self.settings.min_grace)
         unread = grace is not None and record.id not in self.readers.jobs() and interrupted.unread >= grace
-        await job.end_cancelled(job.unfinished() if unread else interrupted.cancelled)
+        await job.end_items(job.unfinished() if unread else interrupted.cancelled, "cancelled")
         if interrupted.purge:
             await self.store.jobs.delete_job(record.id)
-        queued = job.waiting_entries
-        if plan.fail is not None:
-            await job.fail(plan.fail, status=plan.fail_status)
-        elif not queued:
-            # All items have ended. This call changes no item, and only logs the end of the job.
-            await job.fail(problem("worker_lost"))
+        await job.end_items(plan.failing, "failed", plan.error)
         return None if job.finished.is_set() else job
 
     async def _restart(self, admitted: AdmittedJob, job: Job) -> None:
@@ -408,7 +401,7 @@ class JobService:
             job = latest
             # Otherwise, if the store refuses writes, the request would wait until `done` can be logged.
             await self.store.jobs.save_cancelled(record.id, job.unfinished())
-            await job.abandon()
+            await job.end_at_once()
         if job is None or job.record.done is None:
             await self._ownership.end_elsewhere(record)
         await self.store.jobs.delete_job(record.id)
@@ -480,11 +473,12 @@ class JobService:
         job.in_background(self._cancel_if_unread(job, grace))
 
     async def _cancel_if_unread(self, job: Job, grace: float) -> None:
-        assert self.store.replicas is not None  # noqa: S101 - guaranteed by the caller
-        try:
-            left = grace - await self.store.replicas.unread_for(job.id)
-        except StoreError:
-            left = BEAT_SECONDS
+        left = 0.0
+        if self.store.replicas is not None:
+            try:
+                left = grace - await self.store.replicas.unread_for(job.id)
+            except StoreError:
+                left = BEAT_SECONDS
         if left > 0:
             self.readers.postpone(job.id, left)
         else:

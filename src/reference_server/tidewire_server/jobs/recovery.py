@@ -38,7 +38,7 @@ reads no inputs of waiting items: the log contains the initial values and the co
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +68,10 @@ class RecoveryPlan:
     """State of the job when the server restarted."""
     reason: SnapshotReason | None
     """Reason of the snapshot that starts a new epoch. None if the job continues in the current epoch."""
-    fail: Problem | None = None
-    """Error with which items fail immediately, or None if no item fails."""
-    fail_status: str | None = None
-    """Status of the items to fail. If None, all unfinished items fail, whatever their status."""
+    failing: Collection[int] = ()
+    """Indexes of the items that fail immediately, unless they have ended."""
+    error: Problem | None = None
+    """Error with which they fail."""
 
     @property
     def items(self) -> list[Any]:
@@ -142,7 +142,7 @@ async def recovery_plan_of(
     """
     at = await interrupted.log.state()
     state: Any = at.view.value()
-    unfinished = {index for index, item in enumerate(state["items"]) if item["status"] not in ENDED}
+    unfinished = [index for index, item in enumerate(state["items"]) if item["status"] not in ENDED]
     started = state["status"] != "queued"
     rewound: SnapshotReason | None = "rewound" if started or store.may_have_lost else None
     if (
@@ -158,17 +158,18 @@ async def recovery_plan_of(
     deadline = admitted.submission.deadline
     if deadline is not None and interrupted.record.created_at + deadline <= time.time():
         # TW-JOB-071
-        return RecoveryPlan(state, at.columns, at.view, rewound, missed_deadline(deadline))
+        return RecoveryPlan(state, at.columns, at.view, rewound, unfinished, missed_deadline(deadline))
     if reason is not None:
-        return RecoveryPlan(state, at.columns, at.view, rewound, problem("worker_lost", reason))
-    if not started or unfinished <= interrupted.cancelled:
+        return RecoveryPlan(state, at.columns, at.view, rewound, unfinished, problem("worker_lost", reason))
+    if not started or interrupted.cancelled.issuperset(unfinished):
         return RecoveryPlan(state, at.columns, at.view, rewound)
     if admitted.endpoint.on_restart == "fail":
         error = problem(
             "worker_lost",
             "the server stopped while the item was running, and the item's function must not run twice",
         )
-        return RecoveryPlan(state, at.columns, at.view, "rewound", error, "running")
+        running = [index for index in unfinished if state["items"][index]["status"] == "running"]
+        return RecoveryPlan(state, at.columns, at.view, "rewound", running, error)
     kept = await _continuing_items(state, initial := await _initial_values(interrupted, admitted), admitted)
     return _new_attempt(state, at, initial, admitted.endpoint, interrupted.cancelled, kept)
 

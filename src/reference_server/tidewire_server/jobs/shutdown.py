@@ -185,7 +185,7 @@ class Shutdown:
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
-                ends = await asyncio.gather(*(job.fail_at_once(lost) for job in jobs), return_exceptions=True)
+                ends = await asyncio.gather(*(job.end_at_once(lost) for job in jobs), return_exceptions=True)
                 for job, error in zip(jobs, ends, strict=True):
                     if error is not None:
                         _log.error("job %s: cannot log the end of the job", job.id, exc_info=error)

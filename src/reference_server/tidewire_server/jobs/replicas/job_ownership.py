@@ -283,7 +283,7 @@ class JobOwnership:
             if claimed:
                 job = await self._open(record.id)
             if job is not None:
-                await job.abandon()
+                await job.end_at_once()
             if claimed or job is not None:
                 return
         log = await self._jobs.log(record.id)
@@ -300,7 +300,7 @@ class JobOwnership:
         if job is None:
             return
         if owned.purge:
-            await job.abandon()
+            await job.end_at_once()
             await self._jobs.delete_job(job.id)
         elif cancelled := owned.cancelled.intersection(job.unfinished()):
             await job.cancel(sorted(cancelled))
