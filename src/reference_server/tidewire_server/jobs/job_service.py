@@ -274,18 +274,19 @@ class JobService:
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
         head = log.extent().head
         if plan.reason is None:
-            document, size = Document(plan.state, plan.columns), len(orjson.dumps(plan.state))
+            document, size = Document(plan.state, plan.at.columns), len(orjson.dumps(plan.state))
         else:
             record.attempt += plan.reason == "restart"
-            record.status = plan.status
-            block, document, size = epoch_block(head, plan.state, plan.columns, plan.reason)
+            record.status = plan.state["status"]
+            block, document, size = epoch_block(head, plan.state, plan.at.columns, plan.reason)
             await (log.append(head, block) if retries is None else append(log, head, block, retries))
             self.metrics.logged(1, len(block.frames[0]))
         # Without values, the columns of each item are set when its input is checked.
-        columns = [admitted.endpoint.columns(value) for value in admitted.values] or [[] for _ in plan.items]
+        items = plan.state["items"]
+        columns = [admitted.endpoint.columns(value) for value in admitted.values] or [[] for _ in items]
         job = self._activate(record, admitted, columns, log, document, size, crashed=interrupted.crashed)
         self.inputs.add(record.id, record.principal, admitted.submission.size)
-        job.restore(plan.items, plan.previous)
+        job.restore(items, plan.at.view)
         grace = admitted.submission.grace_of_job(self.settings.min_grace)
         unread = grace is not None and record.id not in self.readers.jobs() and interrupted.unread >= grace
         await job.end_items(job.unfinished() if unread else interrupted.cancelled, "cancelled")

@@ -44,8 +44,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from tidewire.protocol.document.view import View
-from tidewire.protocol.messages import ENDED, JobStatus, SnapshotReason
+from tidewire.protocol.messages import ENDED, SnapshotReason
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.admission.admitted_job import AdmittedJob
@@ -62,28 +61,16 @@ from tidewire_server.store.store_interface import Store
 class RecoveryPlan:
     """Plan for resuming an interrupted job."""
 
+    at: StateAt
+    """State of the job when the server restarted, and its columns."""
     state: dict[str, Any]
-    columns: tuple[str, ...]
-    previous: View
-    """State of the job when the server restarted."""
+    """State with which the job continues."""
     reason: SnapshotReason | None
     """Reason of the snapshot that starts a new epoch. None if the job continues in the current epoch."""
     failing: Collection[int] = ()
     """Indexes of the items that fail immediately, unless they have ended."""
     error: Problem | None = None
     """Error with which they fail."""
-
-    @property
-    def items(self) -> list[Any]:
-        """Items of the job's state."""
-        items: list[Any] = self.state["items"]
-        return items
-
-    @property
-    def status(self) -> JobStatus:
-        """Status of the job."""
-        status: JobStatus = self.state["status"]
-        return status
 
 
 def _missing_function() -> None:
@@ -158,18 +145,18 @@ async def recovery_plan_of(
     deadline = admitted.submission.deadline
     if deadline is not None and interrupted.record.created_at + deadline <= time.time():
         # TW-JOB-071
-        return RecoveryPlan(state, at.columns, at.view, rewound, unfinished, missed_deadline(deadline))
+        return RecoveryPlan(at, state, rewound, unfinished, missed_deadline(deadline))
     if reason is not None:
-        return RecoveryPlan(state, at.columns, at.view, rewound, unfinished, problem("worker_lost", reason))
+        return RecoveryPlan(at, state, rewound, unfinished, problem("worker_lost", reason))
     if not started or interrupted.cancelled.issuperset(unfinished):
-        return RecoveryPlan(state, at.columns, at.view, rewound)
+        return RecoveryPlan(at, state, rewound)
     if admitted.endpoint.on_restart == "fail":
         error = problem(
             "worker_lost",
             "the server stopped while the item was running, and the item's function must not run twice",
         )
         running = [index for index in unfinished if state["items"][index]["status"] == "running"]
-        return RecoveryPlan(state, at.columns, at.view, "rewound", running, error)
+        return RecoveryPlan(at, state, "rewound", running, error)
     kept = await _continuing_items(state, initial := await _initial_values(interrupted, admitted), admitted)
     return _new_attempt(state, at, initial, admitted.endpoint, interrupted.cancelled, kept)
 
@@ -227,7 +214,7 @@ def _new_attempt(
 
     Args:
         state: The newest state.
-        at: The newest state, with its columns.
+        at: The newest state as the log has it, with its columns.
         initial: Initial value of each item.
         endpoint: Endpoint of the job.
         cancelled: Indexes of the items that a client had cancelled.
@@ -248,4 +235,4 @@ def _new_attempt(
     # the job.
     notes = state["notes"] if continues or any(item["status"] in ENDED for item in items) else []
     new_state = {"status": "queued", "items": items, "usage": state["usage"], "notes": notes}
-    return RecoveryPlan(new_state, at.columns, at.view, "restart")
+    return RecoveryPlan(at, new_state, "restart")
