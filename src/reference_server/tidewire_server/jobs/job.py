@@ -34,23 +34,21 @@ from tidewire_server.errors import (
     WorkerLostError,
 )
 from tidewire_server.job_log.log_writer import LogWriter
+from tidewire_server.jobs.job_resource import timestamp
 from tidewire_server.jobs.live_item import (
     ItemEnd,
     batch_slot,
     consume_cancellation,
     new_items,
-    no_op,
     queue_entry,
     slot_of_attempt,
 )
 from tidewire_server.jobs.outcomes import (
     add_usage,
-    done_of,
     error_of,
     missed_deadline,
     problem_of,
     status_of,
-    too_large,
     write_failed,
     write_failure,
 )
@@ -205,7 +203,7 @@ class Job:
         if self.record.status == "queued":
             publish_queue_position(self.log, message)
 
-    async def run_item(self, index: int, free: Callable[[], Awaitable[None]] = no_op) -> bool:
+    async def run_item(self, index: int, free: Callable[[], Awaitable[None]]) -> bool:
         """Run the function of one item until the function returns. Return whether the item waits again (`RunLaterError`).
 
         A cancelled item may end before its function returns.
@@ -361,7 +359,7 @@ class Job:
         try:
             await self._end_item(index, "succeeded", value=value)
         except StateTooLargeError as error:
-            await self._end_all("failed", too_large(error))
+            await self._end_all("failed", write_failed(error))
         except ValueError as error:
             message = said_of_value(error, f"/items/{index}/value")
             await self._failed(index, InvalidValueError(message))
@@ -620,7 +618,10 @@ class Job:
         error = error_of(self._errors, len(self._items)) if status == "failed" else None
 
         def ended(digest: str, checks: list[JsonValue]) -> JobRecord:
-            done = done_of(status, self._usage, error, expires_at, digest, checks)
+            until = timestamp(expires_at)
+            done = messages.Done(
+                status=status, usage=self._usage, check=checks, digest=digest, expires_at=until, error=error
+            )
             return record.ended(done, now, expires_at)
 
         record.done = (await self._log_writer.end(ended)).done

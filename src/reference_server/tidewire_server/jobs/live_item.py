@@ -202,10 +202,6 @@ def slot_of_attempt(slot: BatchSlot, record: JobRecord) -> BatchSlot:
     return slot if record.attempt <= SHARED_ATTEMPTS else slot._replace(key=(slot.key, record.id))
 
 
-async def no_op() -> None:
-    """Do nothing. This is the default for a callback."""
-
-
 async def consume_cancellation(task: asyncio.Task[Any]) -> None:
     """Reset the cancellation of a task after the task's function has ended. Otherwise the cancellation would interrupt
     the code that ends the item, which runs in the same task.

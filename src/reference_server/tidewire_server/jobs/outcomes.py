@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import JsonValue
-
 from tidewire.protocol import problems, strict_json
-from tidewire.protocol.messages import Done, JobEnd
+from tidewire.protocol.messages import JobEnd
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import InvalidValueError, ItemError, LogUnavailableError, StateTooLargeError
-from tidewire_server.jobs.job_resource import timestamp
 
 if TYPE_CHECKING:
     from tidewire_server.job_log.pending_events import PendingEvents
@@ -111,14 +108,11 @@ def missed_deadline(seconds: float) -> Problem:
     return problem("deadline_exceeded", f"the item had not ended {seconds:g} s after the job was submitted")
 
 
-def too_large(error: StateTooLargeError) -> Problem:
-    """Create the problem for a job whose state would exceed its size limit."""
-    return problem("state_too_large", str(error), limit=error.limit)
-
-
 def write_failed(error: StateTooLargeError | LogUnavailableError) -> Problem:
     """Create the problem for a job whose function can write no more."""
-    return too_large(error) if isinstance(error, StateTooLargeError) else problem("unavailable", str(error))
+    if isinstance(error, StateTooLargeError):
+        return problem("state_too_large", str(error), limit=error.limit)
+    return problem("unavailable", str(error))
 
 
 def write_failure(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
@@ -137,10 +131,10 @@ def write_failure(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any]
     Raises:
         StateTooLargeError: Even the error without details does not fit into the state.
     """
-    short_error = without_details(error)
     try:
         _write_error(pending, pointer, end_ops, error)
     except StateTooLargeError:
+        short_error = problem(error.code if error.code in problems.REGISTRY else "internal")
         _write_error(pending, pointer, end_ops, short_error)
         return short_error
     return error
@@ -152,11 +146,6 @@ def _write_error(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any],
         check_below=pointer,
         reserved=True,
     )
-
-
-def without_details(error: Problem) -> Problem:
-    """Return a problem that has only a registered code and no details, so that it takes little space in the state."""
-    return problem(error.code if error.code in problems.REGISTRY else "internal")
 
 
 def _truncate_detail(found: Problem) -> Problem:
@@ -185,25 +174,6 @@ def error_of(errors: Sequence[Problem], items: int) -> Problem:
         return first
     detail = f"{len(errors)} of {items} items failed; the first: {first.detail or first.title}"
     return first.model_copy(update={"detail": detail})
-
-
-def done_of(
-    status: JobEnd,
-    usage: Mapping[str, int | float],
-    error: Problem | None,
-    expires_at: float,
-    digest: str,
-    checks: list[JsonValue],
-) -> Done:
-    """Create the data of the `done` event."""
-    return Done(
-        status=status,
-        usage=dict(usage),
-        check=checks,
-        digest=digest,
-        expires_at=timestamp(expires_at),
-        error=error,
-    )
 
 
 def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) -> None:
