@@ -9,13 +9,15 @@ has a concurrency_group     | the limit that one or more endpoints of the group 
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from tidewire_server.endpoints.endpoint import Default, Endpoint
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.records import GlobalLimit
+
+X = TypeVar("X")
 
 _LATEST_WEIGHT: Final = 0.3
 """Weight of the latest call in the moving averages from which waiting times are estimated."""
@@ -48,11 +50,6 @@ class ConcurrencyGroup:
 
     It is stored here because some timer handles of uvloop have no method `when`.
     """
-
-    @property
-    def waits_for_thread(self) -> bool:
-        """Whether an endpoint of the group runs in worker threads."""
-        return any(not each.endpoint.is_async for each in self.endpoint_queues)
 
 
 @dataclass(slots=True, eq=False)
@@ -96,47 +93,42 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
     Raises:
         ValueError: Two endpoints of one group set different limits.
     """
-    limits: dict[str, tuple[str, int | None]] = {}
-    for endpoint in endpoints:
-        group, limit = endpoint.concurrency_group, endpoint.concurrency_limit
-        if group is None or isinstance(limit, Default):
-            continue
-        first, other = limits.setdefault(group, (endpoint.name, limit))
-        if other != limit:
-            raise ValueError(
-                f"concurrency_group {group!r} has two different limits: {other} at endpoint {first!r} and "
-                f"{limit} at endpoint {endpoint.name!r}; set the limit at only one of them"
-            )
-    return {group: limit for group, (_, limit) in limits.items()}
+    return _limits_of_groups("limits", ((each, each.concurrency_limit) for each in endpoints))
 
 
-def global_limits(endpoints: Iterable[Endpoint]) -> dict[str, GlobalLimit]:
+def global_limits(endpoints: Collection[Endpoint]) -> dict[str, GlobalLimit]:
     """Return the limits over all processes, by the name of the endpoint. The endpoints of a group share the limit that one of
     them sets.
 
     Raises:
         ValueError: Two endpoints of one group set different limits.
     """
-    endpoints = list(endpoints)
-    of_groups: dict[str, tuple[str, int]] = {}
-    for endpoint in endpoints:
-        group, limit = endpoint.concurrency_group, endpoint.global_limit
-        if group is None or limit is None:
-            continue
-        first, other = of_groups.setdefault(group, (endpoint.name, limit))
-        if other != limit:
-            raise ValueError(
-                f"concurrency_group {group!r} has two different global limits: {other} at endpoint {first!r} and "
-                f"{limit} at endpoint {endpoint.name!r}; set the limit at only one of them"
-            )
+    of_groups = _limits_of_groups(
+        "global limits", ((each, each.global_limit) for each in endpoints if each.global_limit is not None)
+    )
     limits = {}
     for endpoint in endpoints:
-        group, limit = endpoint.concurrency_group, endpoint.global_limit
-        if group is not None and group in of_groups:
-            limits[endpoint.name] = GlobalLimit(f"group {group}", of_groups[group][1])
-        elif limit is not None:
-            limits[endpoint.name] = GlobalLimit(f"endpoint {endpoint.name}", limit)
+        group = endpoint.concurrency_group
+        limit = endpoint.global_limit if group is None else of_groups.get(group)
+        if limit is not None:
+            whose = f"endpoint {endpoint.name}" if group is None else f"group {group}"
+            limits[endpoint.name] = GlobalLimit(whose, limit)
     return limits
+
+
+def _limits_of_groups(kind: str, limits: Iterable[tuple[Endpoint, X | Default]]) -> dict[str, X]:
+    found: dict[str, tuple[str, X]] = {}
+    for endpoint, limit in limits:
+        group = endpoint.concurrency_group
+        if group is None or isinstance(limit, Default):
+            continue
+        first, other = found.setdefault(group, (endpoint.name, limit))
+        if other != limit:
+            raise ValueError(
+                f"concurrency_group {group!r} has two different {kind}: {other} at endpoint {first!r} and "
+                f"{limit} at endpoint {endpoint.name!r}; set the limit at only one of them"
+            )
+    return {group: limit for group, (_, limit) in found.items()}
 
 
 def make_endpoint_queues(

@@ -110,9 +110,9 @@ class JobScheduler:
         self._at_thread_limit: set[str] = set()
         """Principals that use as many worker threads as they may."""
         self._endpoint_queues = make_endpoint_queues(endpoints, settings, share)
-        groups = {id(each.group): each.group for each in self._endpoint_queues.values()}
-        self._groups = list(groups.values())
-        self._turns = OrderedDict((key, group) for key, group in groups.items() if group.waits_for_thread)
+        queues = self._endpoint_queues.values()
+        self._groups = list(dict.fromkeys(each.group for each in queues))
+        self._turns = OrderedDict.fromkeys(each.group for each in queues if not each.endpoint.is_async)
         """Groups that use worker threads. The last group in the dict is the one that most recently took a thread."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._restored: set[QueueEntry] = set()
@@ -375,7 +375,7 @@ class JobScheduler:
         self._record_turns(group, entries)
         if not endpoint_queue.endpoint.is_async:
             self._threads -= 1
-            self._turns.move_to_end(id(group))
+            self._turns.move_to_end(group)
             if endpoint_queue.endpoint.batching is None:
                 self._count_thread(entries[0].principal, 1)
         endpoint_queue.rows += len(entries)
@@ -390,7 +390,7 @@ class JobScheduler:
         """Return whether a waiting item of another group could start if a worker thread became free."""
         if self._threads > 0:
             return False
-        for other in self._turns.values():
+        for other in self._turns:
             if other is group or other.running >= other.limit:
                 continue
             for each in other.endpoint_queues:
@@ -526,7 +526,7 @@ class JobScheduler:
         if not endpoint_queue.endpoint.is_async:
             self._threads += 1
             # Another group may be waiting for the worker thread that became free.
-            waiting = [each for each in self._turns.values() if each is group or self._is_waiting(each)]
+            waiting = [each for each in self._turns if each is group or self._is_waiting(each)]
         for each in waiting:
             if each is group or self._threads > 0:
                 await self._start_waiting(each)
