@@ -171,7 +171,7 @@ def test_the_number_of_queue_announcements_grows_linearly():
                 entries = [QueueEntry("e", str(number), 0, "a", 0.0)]
                 await queue.put(entries)
                 await scheduler.added(entries)
-            while scheduler.busy:
+            while scheduler.depth("e") != (0, 0):
                 slots.release()
                 # In these iterations, the call ends, the next call begins, the timer fires, and positions are published.
                 for _ in range(5):

@@ -138,11 +138,6 @@ class JobScheduler:
             each.on_limit_calls = partial(self._limit_calls, name)
         queue.serve(bounds if functions else {}, self.start_soon, global_limits(endpoints.values()))
 
-    @property
-    def busy(self) -> bool:
-        """Whether any function is running."""
-        return bool(self._tasks)
-
     def depth(self, endpoint: str) -> tuple[int, int]:
         """Return the number of running items and the number of waiting items of an endpoint."""
         return self._endpoint_queues[endpoint].rows, self._queue.size(endpoint)

@@ -171,23 +171,17 @@ class PositionAnnouncer:
         """Record that items were added to the queue or removed from it. Their positions are published at the end of the
         interval.
         """
-        name = endpoint_queue.endpoint.name
-        positions = self._positions[name]
+        positions = self._positions[endpoint_queue.endpoint.name]
         positions.moved(by)
-        if positions.has_published and not self._stopped and name not in self._timers:
-            loop = asyncio.get_running_loop()
-            self._timers[name] = loop.call_later(self._interval, self._start_update, endpoint_queue)
+        if positions.has_published:
+            self._update_after(self._interval, endpoint_queue)
 
     def changed(self, endpoint_queue: EndpointQueue, size: int) -> None:
         """Record that other processes may have changed a queue. The positions are published at the end of the interval, which is
         longer for a long queue, because all of its items are read.
         """
-        name = endpoint_queue.endpoint.name
-        self._positions[name].moved(size)
-        if not self._stopped and name not in self._timers:
-            delay = max(self._interval, size * _SECONDS_PER_ITEM)
-            loop = asyncio.get_running_loop()
-            self._timers[name] = loop.call_later(delay, self._start_update, endpoint_queue)
+        self._positions[endpoint_queue.endpoint.name].moved(size)
+        self._update_after(max(self._interval, size * _SECONDS_PER_ITEM), endpoint_queue)
 
     def forget(self, jobs: Iterable[str]) -> None:
         """Publish the positions of some jobs again at the next update, even if they have not changed."""
@@ -229,6 +223,12 @@ class PositionAnnouncer:
         limit = endpoint_queue.group.global_limit
         slots = load.slots if limit is None else min(load.slots, limit.calls)
         return round(1000 * max(work / slots, load.mean_duration))
+
+    def _update_after(self, delay: float, endpoint_queue: EndpointQueue) -> None:
+        name = endpoint_queue.endpoint.name
+        if not self._stopped and name not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[name] = loop.call_later(delay, self._start_update, endpoint_queue)
 
     def _start_update(self, endpoint_queue: EndpointQueue) -> None:
         update = asyncio.get_running_loop().create_task(self._publish_changes(endpoint_queue))
