@@ -42,17 +42,13 @@ class ExpectedReaders:
 
     def submitted(self, job: str) -> None:
         """Expect the caller that has submitted a job, or has repeated the submission."""
-        if self._within:
-            found = self._jobs.get(job)
-            self._expect(job, 1 if found is None else found.readers)
+        self._expect(job, 0)
 
     def closed(self, job: str) -> None:
         """Expect a reader whose stream has ended. Even if it has ended with `done`, a broken network can have lost `done`,
         and the reader then requests the stream again.
         """
-        if self._within:
-            found = self._jobs.get(job)
-            self._expect(job, 1 if found is None else found.readers + 1)
+        self._expect(job, 1)
 
     def came(self, job: str) -> None:
         """Record that a reader has requested the stream of a job."""
@@ -76,10 +72,12 @@ class ExpectedReaders:
         until = self.until()
         return until - self._clock() if until else 0.0
 
-    def _expect(self, job: str, readers: int) -> None:
-        self._jobs[job] = _Expected(readers, self._clock())
-        self._jobs.move_to_end(job)
-        self._forget_old()
+    def _expect(self, job: str, more: int) -> None:
+        """Expect one reader of a job, or `more` readers than before if some are expected already."""
+        if self._within:
+            found = self._jobs.pop(job, None)
+            self._jobs[job] = _Expected(1 if found is None else found.readers + more, self._clock())
+            self._forget_old()
 
     def _forget_old(self) -> None:
         now = self._clock()

@@ -30,8 +30,8 @@ class StreamReaders:
             gauge: Prometheus gauge for the number of open streams. The streams are counted when the gauge is read.
         """
         self._limit = limit
-        gauge.set_function(lambda: sum(self._open_streams.values()))
-        self._open_streams: dict[str, int] = {}
+        self._open_streams: Counter[str] = Counter()
+        gauge.set_function(self._open_streams.total)
         self._attached: Counter[str] = Counter()
         """Number of readers of each job that has readers."""
         self._joined: set[str] = set()
@@ -48,19 +48,17 @@ class StreamReaders:
         Raises:
             ProblemError: The principal has too many open streams.
         """
-        count = self._open_streams.get(principal, 0)
+        count = self._open_streams[principal]
         if count >= self._limit:
             detail = (
                 f"this principal has {count} open streams, which is the limit (max_streams_per_principal)"
             )
             raise refuse("too_many_streams", detail)
-        self._open_streams[principal] = count + 1
+        self._open_streams[principal] += 1
 
         def release() -> None:
-            remaining = self._open_streams[principal] - 1
-            if remaining:
-                self._open_streams[principal] = remaining
-            else:
+            self._open_streams[principal] -= 1
+            if not self._open_streams[principal]:
                 del self._open_streams[principal]
 
         return release
