@@ -30,7 +30,7 @@ class InputMemoryLimit:
         self._total = 0
 
     def reserve(self, principal: str, size: int) -> None:
-        """Reserve bytes while a job is being created. The caller must call `keep` or `cancel` later.
+        """Reserve bytes while a job is being created. The caller must call `cancel` later.
 
         Raises:
             ProblemError: The reservation would exceed a limit.
@@ -52,16 +52,12 @@ class InputMemoryLimit:
             )
         self._count(principal, size)
 
-    def keep(self, job: str, principal: str, size: int) -> None:
-        """Assign reserved bytes to a job, for which they are counted until `release` is called."""
-        self._jobs[job] = principal, size
-
     def cancel(self, principal: str, size: int) -> None:
-        """End a reservation for which no job was created."""
+        """End a reservation."""
         self._count(principal, -size)
 
     def add(self, job: str, principal: str, size: int) -> None:
-        """Count the inputs of a job that was recovered after a restart. The limits are not checked."""
+        """Count the inputs of a job until `release` is called. The limits are not checked."""
         self._jobs[job] = principal, size
         self._count(principal, size)
 

@@ -40,10 +40,8 @@ class Submitted(NamedTuple):
 class _Submitting:
     """Progress of a request that submits a job. The commit of the job may outlast the request."""
 
-    owned: bool = False
-    """Whether the job was committed and this process runs it."""
-    over: bool = False
-    """Whether the request has ended."""
+    reserves: bool = True
+    """Whether the request reserves input memory. False if it has ended, or if the job counts the memory instead."""
 
 
 class JobSubmitter:
@@ -151,8 +149,8 @@ class JobSubmitter:
         except QueueFullError as error:
             raise self._scheduler.refusal(endpoint.name, error, len(values)) from None
         finally:
-            submitting.over = True
-            if not submitting.owned:
+            if submitting.reserves:
+                submitting.reserves = False
                 self._inputs.cancel(principal, submission.size)
 
     def _refuse_while_draining(self) -> None:
@@ -177,12 +175,12 @@ class JobSubmitter:
 
         def own(log: Log) -> None:
             self._activate(admitted, prepared, log)
-            submitting.owned = True
-            if submitting.over:  # The client has disconnected during the commit.
-                self._inputs.add(record.id, principal, submission.size)
+            self._inputs.add(record.id, principal, submission.size)
+            if submitting.reserves:
+                submitting.reserves = False
+                self._inputs.cancel(principal, submission.size)
+            else:  # The client has disconnected during the commit.
                 self._scheduler.start_soon(endpoint.name)
-            else:
-                self._inputs.keep(record.id, principal, submission.size)
 
         await self._jobs.add(new, own)
         self._metrics.add(self._metrics.jobs_submitted, 1, endpoint.name)
