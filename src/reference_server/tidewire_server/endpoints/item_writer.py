@@ -17,11 +17,12 @@ from tidewire.protocol.diff import DiffError, Op
 from tidewire.protocol.document.json_pointer import parse
 from tidewire_server.endpoints import check_progress_notes_and_usage
 from tidewire_server.endpoints.text_retraction_guard import TextGuard
-from tidewire_server.endpoints.user_values import PLAIN, plain
+from tidewire_server.endpoints.user_values import plain
 from tidewire_server.endpoints.value_errors import said_of_value
 from tidewire_server.endpoints.yielded_value import YieldedValue
 from tidewire_server.errors import LogUnavailableError, StateTooLargeError, StreamClosedError
-from tidewire_server.job_log.open_event import Addition, addition, encoded_row, to_json
+from tidewire_server.job_log.open_event import Addition, EncodedRow, addition, encoded_row, to_json
+from tidewire_server.job_log.value_differ import PLAIN
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -175,18 +176,12 @@ class ItemWriter:
         """
         self._yielded.forget()
         try:
-            self._append_row(members)
+            self._append_rows([encoded_row(members)])
         except ValueError:
             # The members may have to be converted, which takes longer than the row itself.
             if PLAIN.issuperset(map(type, members)):
                 raise
-            self._append_row([plain(member) for member in members])
-
-    def _append_row(self, members: Sequence[Any]) -> None:
-        if self._columns == self.pending.columns:
-            self._write(self.pending.append_rows, [encoded_row(members)])
-        else:
-            self._write(self.pending.append, [addition(path, x) for path, x in self._as_appends(members)])
+            self._append_rows([encoded_row([plain(member) for member in members])])
 
     @property
     def width(self) -> int:
@@ -233,12 +228,7 @@ class ItemWriter:
         """
         encoded = [b'["r",%b]' % b",".join([to_json(row[0]), *row[1:]]) for row in rows]
         self._yielded.forget()
-        if self._columns == self.pending.columns:
-            self._write(self.pending.append_rows, [(orjson.loads(op), op) for op in encoded])
-        else:
-            for op in encoded:
-                appends = self._as_appends(orjson.loads(op)[1:])
-                self._write(self.pending.append, [addition(path, x) for path, x in appends])
+        self._append_rows([(orjson.loads(op), op) for op in encoded])
 
     def append_encoded(self, elements: Sequence[bytes], at: str) -> None:
         """Append elements that are already JSON to an array. The log contains their JSON as it is.
@@ -376,13 +366,20 @@ class ItemWriter:
             additions: list[Any] = [addition(path, x) for _, path, x in ops]  # type: ignore[arg-type]
             self._write(self.pending.append, additions)
 
-    def _as_appends(self, row: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Convert a row to separate appends. This is needed if several items of the job have columns."""
+    def _append_rows(self, rows: Sequence[EncodedRow]) -> None:
         columns = self._columns
-        if len(row) != len(columns):
-            raise ValueError(f"a row of {len(row)} members for {len(columns)} columns")
-        kinds = map(self.pending.state.is_text, columns)
-        return [(path, x if text else [x]) for path, x, text in zip(columns, row, kinds, strict=True)]
+        if columns == self.pending.columns:
+            self._write(self.pending.append_rows, rows)
+            return
+        # Several items of the job have columns.
+        for (_, *members), _ in rows:
+            if len(members) != len(columns):
+                raise ValueError(f"a row of {len(members)} members for {len(columns)} columns")
+            kinds = map(self.pending.state.is_text, columns)
+            appends = zip(columns, members, kinds, strict=True)
+            self._write(
+                self.pending.append, [addition(path, x if text else [x]) for path, x, text in appends]
+            )
 
     def _write(self, write: Callable[[Any], None], change: Any) -> None:
         if self.first_event_at is None:

@@ -15,9 +15,7 @@ from pydantic_core import PydanticSerializationError, SchemaError, SchemaValidat
 from tidewire.protocol.jsonable import converted, is_plain_dataclass, rows_of, rows_of_dataclass
 from tidewire_server.endpoints.value_errors import said_of_part
 from tidewire_server.errors import InvalidValueError
-
-PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-"""Immutable Python types that need no conversion to JSON."""
+from tidewire_server.job_log.value_differ import PLAIN
 
 _MAX_MODELS: Final = 256
 """Number of models whose serializers are cached."""

@@ -32,6 +32,9 @@ _STRICT: Final = (
 
 _MISSING: Final = object()
 
+PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+"""Immutable Python types that need no conversion to JSON."""
+
 
 class NotPlainError(StrictJsonError):
     """A value contains a Python type that is not plain JSON, such as a tuple or a model. The value must be converted
@@ -187,9 +190,6 @@ def _blocks(elements: list[Any]) -> list[bytes]:
     return texts
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-
 def _copy(value: Any, room: int) -> Any:
     kind = type(value)
     if room <= 0 and (kind is list or kind is dict):
@@ -201,7 +201,7 @@ def _copy(value: Any, room: int) -> Any:
             if type(name) is not str:
                 raise NotPlainError(f"member name {name!r} is not a string")
         return {name: _copy(member, room - 1) for name, member in value.items()}
-    if kind not in _SCALARS:
+    if kind not in PLAIN:
         raise NotPlainError(kind.__name__)
     return value
 
