@@ -152,6 +152,7 @@ def shape(annotation: Any) -> ValueShape:
 )
 def test_json_that_matches_the_published_schema_is_accepted(annotation, value, made, wrong, message):
     found = shape(annotation)
-    assert found.result(value) == made
+    assert found.to_json(value) == made
+    found.check(made)
     with pytest.raises(InvalidValueError, match=message):
-        found.result(wrong)
+        found.check(found.to_json(wrong))

@@ -293,9 +293,11 @@ def as_value(returned: Any, endpoint: Endpoint) -> JsonValue:
     if type(returned) is Last:
         raise InvalidValueError(_ONLY_IN_BATCHES)
     try:
-        return endpoint.value.result(returned)
+        found: JsonValue = endpoint.value.to_json(returned)
+        endpoint.value.check(found)
     except RecursionError:
         raise InvalidValueError("the value contains itself, or is nested too deep") from None
+    return found
 
 
 _ONLY_IN_BATCHES: Final = (

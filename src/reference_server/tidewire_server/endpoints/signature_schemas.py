@@ -224,16 +224,6 @@ class ValueShape:
                 parts += [(element, in_model) for element in part]
         return False
 
-    def result(self, returned: Any) -> JsonValue:
-        """Convert a value that the function returned to JSON, and validate it against the schema.
-
-        Raises:
-            InvalidValueError: The value cannot be represented as JSON, or does not match the schema.
-        """
-        found: JsonValue = self.to_json(returned)
-        self.check(found)
-        return found
-
     def to_json(self, value: Any) -> Any:
         """Convert a value to plain JSON types: dicts, lists, strings, numbers, booleans and None.
 

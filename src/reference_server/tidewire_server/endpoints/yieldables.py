@@ -59,19 +59,14 @@ def value_type(annotation: Any) -> Any:
         return Any
     if get_origin(annotation) not in {Union, types.UnionType}:
         return annotation
-    values = [each for each in get_args(annotation) if not is_control_type(each)]
+    values = [each for each in get_args(annotation) if each not in (Append, Last) and not _is_exception(each)]
     if not values:
         return Any
     return Union[tuple(map(value_type, values))]  # noqa: UP007 - the members are only known at run time
 
 
-def is_control_type(annotation: Any) -> bool:
-    """Whether the annotation is not the type of a value. This is the case for exception classes, and for `Append` and
-    `Last` without a type argument.
-    """
-    return annotation in (Append, Last) or (
-        isinstance(annotation, type) and issubclass(annotation, BaseException)
-    )
+def _is_exception(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseException)
 
 
 def contains_append(annotation: Any) -> bool:
