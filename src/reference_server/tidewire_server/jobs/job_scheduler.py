@@ -115,8 +115,6 @@ class JobScheduler:
         self._turns = OrderedDict.fromkeys(each.group for each in queues if not each.endpoint.is_async)
         """Groups that use worker threads. The last group in the dict is the one that most recently took a thread."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._restored: set[QueueEntry] = set()
-        """Restored items before the call of `start_restored`."""
         self._restoring: list[asyncio.Task[None]] = []
         """Tasks that check the inputs of restored items of batched endpoints."""
         self._shared = shared
@@ -217,20 +215,16 @@ class JobScheduler:
         """Start as many items of an endpoint as possible, in a new task."""
         self._start_task(self._start_waiting(self._endpoint_queues[endpoint].group))
 
-    async def restore(self, entries: list[QueueEntry]) -> None:
-        """Add the items of a recovered job to the queue. They wait until `start_restored` is called."""
-        await self._queue.put(entries)
-        self._restored.update(entries)
-
     async def start_restored(self) -> None:
-        """Start as many waiting items as possible, among them the restored ones."""
+        """Start as many waiting items as possible, among them those of recovered jobs."""
         self._resumed = True
-        restored, self._restored = self._restored, set()
         for endpoint_queue in self._endpoint_queues.values():
-            if endpoint_queue.endpoint.batching is None:
+            if endpoint_queue.endpoint.batching is None or self._shared:
                 continue
             waiting = await self._queue.waiting(endpoint_queue.endpoint.name)
-            entries = [entry for entry in waiting if entry in restored]
+            entries = [
+                entry for entry in waiting if (job := self._find(entry)) and not job.has_input(entry.index)
+            ]
             remaining = iter(entries)
             for _ in range(min(len(entries), endpoint_queue.max_rows_per_call)):
                 work = self._place_restored(endpoint_queue, remaining)

@@ -96,9 +96,8 @@ class JobService:
         self._cleanup = JobCleanup(store.jobs, store.sweep_interval)
         self._turn = asyncio.Lock()
         """See `StoredInputs`."""
-        open_job, forget, restore = self._open, self._forget, self._restore
         self._ownership = JobOwnership(
-            store, self._live, self.endpoints, open_job=open_job, forget=forget, restore=restore
+            store, self._live, self.endpoints, open_job=self._open, forget=self._forget
         )
         self.workers = LiveWorkers()
         self._commits = GroupCommit(metrics.logged, max(settings.merge_window, store.merge_window))
@@ -426,9 +425,6 @@ class JobService:
         return waited
 
     # ---- callbacks --------------------------------------------------------------------------------------------
-
-    async def _restore(self, entries: list[QueueEntry]) -> None:
-        await self.scheduler.restore(entries)
 
     def _on_item_start(self, job: Job) -> None:
         if job.record.started_at is None:

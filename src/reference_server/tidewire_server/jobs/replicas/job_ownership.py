@@ -79,7 +79,6 @@ class JobOwnership:
         *,
         open_job: Callable[[str], Awaitable[Job | None]],
         forget: Callable[[Job], None],
-        restore: Callable[[list[QueueEntry]], Awaitable[None]],
     ) -> None:
         """Create the object for a process that owns no job yet.
 
@@ -89,7 +88,6 @@ class JobOwnership:
             endpoints: Endpoints that this process knows, also if it runs no functions.
             open_job: Function that reopens a job that this process owns, adds it to `live`, and returns None if it has ended.
             forget: Function that stops a job without logging its end, and removes it from `live`.
-            restore: Function that puts items into the queue of this process, if only this process uses the store.
         """
         self._store = store
         self._jobs = store.jobs
@@ -98,7 +96,6 @@ class JobOwnership:
         self._endpoints = endpoints
         self._open = open_job
         self._forget = forget
-        self._restore = restore
         self._refused: set[str] = set()
         """Open jobs of which the code of this process rejects an input."""
         self._differences: deque[tuple[str, str]] = deque(maxlen=100)
@@ -201,7 +198,7 @@ class JobOwnership:
         uses the store, the job stays open.
         """
         if self._replicas is None:
-            await self._restore(job.waiting_entries)
+            await self._store.queue.put(job.waiting_entries)
             return
         await job.commit()
         # If an item has started during the commit, its ticket is gone, and no server would run it.
