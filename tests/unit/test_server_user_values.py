@@ -47,7 +47,7 @@ def elements() -> list[Any]: ...
 def model() -> Loose: ...
 
 
-CONVERSIONS = [plain, *(shapes_of(each, "e")[1].to_json for each in (anything, members, elements, model))]
+CONVERSIONS = [plain, *(shapes_of(each, "e").value.to_json for each in (anything, members, elements, model))]
 NESTINGS = {
     "bare": lambda bad: bad,
     "member": lambda bad: {"a": bad},

@@ -14,13 +14,12 @@ annotation of the function                     | schema of one input      | sche
 import collections.abc
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Final, get_args, get_origin
 
 from tidewire_server.endpoints.signature_schemas import (
     STREAMED,
-    InputShape,
-    ValueShape,
+    Shapes,
     argument_of,
     is_generator,
     make_shapes,
@@ -39,19 +38,7 @@ _ROWS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _SENT: Final = (collections.abc.Generator, collections.abc.AsyncGenerator)
 
 
-@dataclass(frozen=True)
-class BatchShapes:
-    """Schemas of one input and one value of a batched endpoint, and properties of its function."""
-
-    input: InputShape
-    value: ValueShape
-    outputs: int | None
-    """Number of lists in the tuple that the function returns. None if the function returns a single list of values."""
-    takes_late_joiners: bool
-    """Whether the function is a generator that receives further inputs through `send` while the batch runs."""
-
-
-def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
+def batch_shapes_of(function: Callable[..., Any], name: str) -> Shapes:
     """Derive the schemas of one item from the signature of a batched function.
 
     Raises:
@@ -81,8 +68,8 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> BatchShapes:
         annotation = value_type(step)
     else:
         annotation, outputs = _returned(read.returned, here)
-    input_, value = make_shapes(name, replace(read, members=members), annotation, grows=generates)
-    return BatchShapes(input_, value, outputs, late_joiners)
+    shapes = make_shapes(name, replace(read, members=members), annotation, grows=generates)
+    return replace(shapes, outputs=outputs, takes_late_joiners=late_joiners)
 
 
 def _element(annotation: Any, what: str) -> Any:

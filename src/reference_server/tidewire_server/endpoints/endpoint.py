@@ -18,8 +18,6 @@ from tidewire.protocol.resources import Batch, EndpointCapabilities, EndpointDes
 from tidewire_server.endpoints.batch_options import Batching, WorkerPool, Workers, as_called, read_batching
 from tidewire_server.endpoints.batch_signature import batch_shapes_of
 from tidewire_server.endpoints.signature_schemas import (
-    InputShape,
-    ValueShape,
     is_async,
     is_generator,
     shapes_of,
@@ -186,24 +184,18 @@ class Endpoint:
                 f"{self.name!r} is not a valid endpoint name: use a letter, then at most 63 letters, digits, '-', '_' "
                 "and '.'"
             )
-        self.input: InputShape
-        self.value: ValueShape
         self.batching = options.batching()
         """Batching options, or None if each call of the function handles one input."""
-        self.outputs: int | None = None
-        self.takes_late_joiners = False
+        shapes_in = shapes_of if self.batching is None else batch_shapes_of
+        shapes = shapes_in(described, self.name)
+        self.input, self.value = shapes.input, shapes.value
+        self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
         self.generated_tokens: int | None = None
         """Number of tokens that text generation has generated since the start; None if the endpoint is another function."""
         self.warned_about_pieces = False
         """Whether the server has already logged the warning that the generator yields pieces instead of whole texts."""
         self.warned_about_columns = False
         """Whether the server has already logged the warning that the generator appends text that is not in a column."""
-        if self.batching is None:
-            self.input, self.value = shapes_of(function, self.name)
-        else:
-            shapes = batch_shapes_of(described, self.name)
-            self.input, self.value = shapes.input, shapes.value
-            self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
         if self.value.decodes_base64():
             _log.warning(
                 "endpoint %r: its value contains a model with pydantic's base64 type, which decodes the bytes that the "

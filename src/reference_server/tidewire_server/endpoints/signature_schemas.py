@@ -262,6 +262,18 @@ def _check_strictly(value: JsonValue) -> None:
 
 
 @dataclass(frozen=True)
+class Shapes:
+    """Schemas of one input and one value of an endpoint, and properties of its function if it is batched."""
+
+    input: InputShape
+    value: ValueShape
+    outputs: int | None = None
+    """Number of lists in the tuple that a batched function returns. None if the function returns a single list of values."""
+    takes_late_joiners: bool = False
+    """Whether a batched function is a generator that receives further inputs through `send` while the batch runs."""
+
+
+@dataclass(frozen=True)
 class Signature:
     """Parameters and annotations of an endpoint's function, from which the endpoint's schemas are created."""
 
@@ -345,7 +357,7 @@ def _without_none(annotation: Any) -> Any:
     return alone if (get_origin(alone) or alone) in {Stream, Context} else annotation
 
 
-def shapes_of(function: Callable[..., Any], name: str) -> tuple[InputShape, ValueShape]:
+def shapes_of(function: Callable[..., Any], name: str) -> Shapes:
     """Derive the schemas of input and value from the signature of a function that is not batched.
 
     Raises:
@@ -368,7 +380,7 @@ def argument_of(annotation: Any, index: int = 0) -> Any:
     return arguments[index] if arguments else Any
 
 
-def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> tuple[InputShape, ValueShape]:
+def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> Shapes:
     """Create the input schema from a signature, and the value schema from the annotation of the value.
 
     Raises:
@@ -396,7 +408,7 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
             raise TypeError(
                 f"endpoint {name!r}: clients could not read the schema of its {of}: {error}"
             ) from None
-    return input_shape, value_shape
+    return Shapes(input_shape, value_shape)
 
 
 def _has_schema(annotation: Any) -> bool:
