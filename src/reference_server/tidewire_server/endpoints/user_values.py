@@ -12,8 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, SchemaError, SchemaValidator, core_schema
 
-from tidewire.protocol.jsonable import converted, is_plain_dataclass, rows_of, rows_of_dataclass
-from tidewire_server.endpoints.value_errors import said_of_part
+from tidewire.protocol.jsonable import converted, is_plain_dataclass, place_of, rows_of, rows_of_dataclass
+from tidewire_server.endpoints.value_errors import named
 from tidewire_server.errors import InvalidValueError
 from tidewire_server.job_log.value_differ import PLAIN
 
@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
         reason = f"lone surrogate in the name {error.object!r}"
     except (PydanticSerializationError, ValueError) as error:
         reason = f"{error}{_BYTES if 'invalid utf-8' in str(error) else ''}"
-    raise InvalidValueError(said_of_part(value, _plain, reason))
+    raise InvalidValueError(f"{named(place_of(value, _plain))}: not JSON: {reason}")
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,9 @@ state.
 """
 
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tidewire.protocol.document.diff_shapes import DiffError
-from tidewire.protocol.jsonable import place_of
 
 _AT: Final = re.compile(r"at (['\"])(.*?)\1: ", re.DOTALL)
 """Pattern of the path at the beginning of an error message of `strict_json`."""
@@ -28,18 +26,6 @@ def said_of_value(error: ValueError, place: str = "") -> str:
     if (found := _AT.match(reason)) is not None:
         return f"{named(pointer + found[2])}: {reason[found.end() :]}"
     return f"{pointer}: {reason}" if pointer else reason
-
-
-def said_of_part(value: Any, makes: Callable[[Any], Any], reason: str) -> str:
-    """Return the error message for a value that has no JSON form. The message names the innermost part that cannot be
-    converted.
-
-    Args:
-        value: The value.
-        makes: Function that converts a part of the value, and raises an error if the part has no JSON form.
-        reason: Description of the error, which becomes a part of the message.
-    """
-    return f"{named(place_of(value, makes))}: not JSON: {reason}"
 
 
 def named(pointer: str) -> str:
