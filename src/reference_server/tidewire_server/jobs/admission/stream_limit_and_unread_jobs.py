@@ -67,7 +67,7 @@ class StreamReaders:
         """Watch an unfinished job. When the job has had no reader for `grace` seconds, the function `cancel` is called."""
         self._watched[job] = watched = _WatchedJob(grace, cancel)
         if job not in self._attached:
-            self._start_timer(watched)
+            self._start_timer(watched, grace)
 
     def jobs(self) -> set[str]:
         """Return the jobs that have readers."""
@@ -96,8 +96,8 @@ class StreamReaders:
             if not self._attached[job]:
                 del self._attached[job]
                 self._joined.discard(job)
-                if job in self._watched:
-                    self._start_timer(self._watched[job], kept_away)
+                if (watched := self._watched.get(job)) is not None:
+                    self._start_timer(watched, watched.grace + kept_away)
 
         return detach
 
@@ -105,8 +105,7 @@ class StreamReaders:
         """Call the function `cancel` of a watched job later, because the job has had a reader at another server."""
         watched = self._watched.get(job)
         if watched is not None and job not in self._attached:
-            self._stop_timer(watched)
-            watched.timer = self._loop.call_later(seconds, watched.cancel)
+            self._start_timer(watched, seconds)
 
     def unwatch(self, job: str) -> None:
         """Stop watching a job that has ended, or that is left to the next server process. Until that process has
@@ -116,11 +115,11 @@ class StreamReaders:
         if watched is not None:
             self._stop_timer(watched)
 
-    def _start_timer(self, watched: _WatchedJob, kept_away: float = 0.0) -> None:
-        watched.timer = self._loop.call_later(watched.grace + kept_away, watched.cancel)
+    def _start_timer(self, watched: _WatchedJob, seconds: float) -> None:
+        self._stop_timer(watched)
+        watched.timer = self._loop.call_later(seconds, watched.cancel)
 
     @staticmethod
     def _stop_timer(watched: _WatchedJob) -> None:
         if watched.timer is not None:
             watched.timer.cancel()
-            watched.timer = None
