@@ -12,6 +12,7 @@ from support.reference_server import QUICK, Peer, data, eventually, serving
 from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.job_scheduler import JobScheduler
+from tidewire_server.jobs.replicas.live_workers import LiveWorkers
 from tidewire_server.settings import Settings
 from tidewire_server.store.memory.memory_queue import MemoryQueue
 from tidewire_server.store.records import QueueEntry
@@ -166,6 +167,7 @@ def test_the_number_of_queue_announcements_grows_linearly():
                 find=lambda ticket: WaitingJob(),
                 open_job=None,
                 announce=lambda job, message: announced.append((job, message.position)) is None,
+                workers=LiveWorkers(),
             )
             for number in range(waiting):
                 entries = [QueueEntry("e", str(number), 0, "a", 0.0)]

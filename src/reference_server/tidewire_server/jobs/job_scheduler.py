@@ -71,7 +71,7 @@ class JobScheduler:
         shared: bool = False,
         share: float = 1.0,
         functions: bool = True,
-        workers: LiveWorkers | None = None,
+        workers: LiveWorkers,
     ) -> None:
         """Create a scheduler for an idle server.
 
@@ -97,7 +97,7 @@ class JobScheduler:
         self._open_job = open_job
         self._check_input = check_input or (lambda job, entry: job.check_input(entry.index))
         self._functions = functions
-        self._workers = LiveWorkers() if workers is None else workers
+        self._workers = workers
         self._workers.own, self._workers.own_load = self.loads, self.load
         self._announcer = PositionAnnouncer(
             queue, settings.queue_interval, announce, self._workers, shared=shared
@@ -291,12 +291,9 @@ class JobScheduler:
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def _limit_calls(self, endpoint: str, calls: int) -> None:
-        group = self._endpoint_queues[endpoint].group
-        more = calls > group.limit
         if not self.stopped:
-            group.limit = calls
-            if more:
-                self.start_soon(endpoint)
+            self._endpoint_queues[endpoint].group.limit = calls
+            self.start_soon(endpoint)
 
     def _startable(self, endpoint_queue: EndpointQueue) -> float:
         """Return how many calls of an endpoint's function could start now."""
@@ -306,8 +303,6 @@ class JobScheduler:
     def _startable_anywhere(self, endpoint_queue: EndpointQueue) -> float:
         """Return how many calls of an endpoint's function could start now at all processes."""
         own = self._startable(endpoint_queue) if self._functions else 0.0
-        if not self._shared:
-            return own
         name, limit = endpoint_queue.endpoint.name, endpoint_queue.group.global_limit
         free = own + self._workers.free_elsewhere(name)
         return free if limit is None else min(free, limit.calls - self._workers.total(name).running)

@@ -148,7 +148,6 @@ class PositionAnnouncer:
         """
         self._queue = queue
         self._workers = workers
-        self._shared = shared
         self._refused: dict[str, Collection[str]] = {}
         """Jobs of an endpoint that every live process refuses, at the last update."""
         self._interval = interval
@@ -240,8 +239,7 @@ class PositionAnnouncer:
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
         positions = self._positions[name]
-        if self._shared:
-            self._refused[name] = frozenset(await self._queue.refused(name))
+        self._refused[name] = frozenset(await self._queue.refused(name))
         limit = positions.begin_update(self._queue.size(name))
         waiting = await self._queue.waiting(name, limit=limit)
         for job, message in positions.changes(waiting, limit, partial(self._describe, endpoint_queue)):
@@ -250,7 +248,7 @@ class PositionAnnouncer:
     def _describe(self, endpoint_queue: EndpointQueue, job: str, position: int) -> QueueMessage:
         """Return the message about a job at a position."""
         name = endpoint_queue.endpoint.name
-        if self._shared and not self._workers.count(name):
+        if not self._workers.count(name):
             return QueueMessage(position=position, waits_for="worker")
         if job in self._refused.get(name, ()):
             return QueueMessage(position=position, waits_for="version")
