@@ -59,13 +59,13 @@ def test_a_request_that_is_cancelled_ends_the_job_all_the_same(log, size, reques
 def test_a_cancel_that_meets_a_new_attempt_ends_it(tmp_path, monkeypatch):
     async def body():
         server, calls = lost_worker_server(f"sqlite:///{tmp_path / 'log.db'}")
-        begins, real = asyncio.Event(), job_service_module.epoch_block
+        begins, real = asyncio.Event(), job_service_module.next_epoch
 
-        def epoch_block(*arguments):
+        def next_epoch(*arguments):
             begins.set()
             return real(*arguments)
 
-        monkeypatch.setattr(job_service_module, "epoch_block", epoch_block)
+        monkeypatch.setattr(job_service_module, "next_epoch", next_epoch)
         async with job_service(server) as service:
             record = await submit(service, "f", 0, 1)
             await begins.wait()

@@ -12,12 +12,25 @@ from tidewire.protocol.document import Document
 from tidewire.protocol.messages import SnapshotReason
 from tidewire_server.store.log_interface import Block, StateAt
 
+_FIRST: Final = Cursor(1, 1)
+
 _EPOCH_STEPS: Final = 10_000
-"""Upper bound of the random increment of the epoch in `epoch_block`."""
+"""Upper bound of the random increment of the epoch in `next_epoch`."""
 
 
-def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Document, int]:
-    """Make the first block of a job's log. The block contains only a snapshot with the id 1-1.
+def first_block(
+    state: JsonValue,
+    columns: Sequence[str],
+    cursor: Cursor = _FIRST,
+    reason: SnapshotReason = "start",
+) -> tuple[Block, Document, int]:
+    """Make the first block of a job's log, or of a new epoch of the log. The block contains only a snapshot.
+
+    Args:
+        state: The state of the job.
+        columns: Paths of the columns.
+        cursor: Id of the snapshot. See `next_epoch`.
+        reason: The snapshot's `reason`.
 
     Returns:
         The block, the document to which the job's changes will be applied, and the size of the snapshot in bytes.
@@ -26,35 +39,16 @@ def first_block(state: JsonValue, columns: Sequence[str]) -> tuple[Block, Docume
         DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
     """
     document = Document(state, columns)
-    cursor = Cursor(1, 1)
-    frame = snapshot_frame(cursor, state, columns, "start")
+    frame = snapshot_frame(cursor, state, columns, reason)
     return Block([frame], StateAt(cursor, document.columns, document.mark())), document, len(frame)
 
 
-def epoch_block(
-    head: Cursor, state: JsonValue, columns: Sequence[str], reason: SnapshotReason
-) -> tuple[Block, Document, int]:
-    """Make the first block that a restarted job writes: a snapshot with a higher epoch in its id (TW-RES-033).
-
-    Args:
-        head: Id of the last event in the log.
-        state: The state of the job.
-        columns: Paths of the columns.
-        reason: The snapshot's `reason`.
-
-    Returns:
-        See `first_block`.
-
-    Raises:
-        DiffError: The state is not JSON that the protocol allows, or a column is not a JSON Pointer.
-    """
-    document = Document(state, columns)
+def next_epoch(head: Cursor) -> Cursor:
+    """Return an id with a higher epoch for the event after `head`, with which a restarted job continues (TW-RES-033)."""
     # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of that log. If the new
     # attempt used the same epoch, the readers would mistake the new events for the lost events. A random increment of
     # the epoch makes that unlikely.
-    cursor = Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
-    frame = snapshot_frame(cursor, state, columns, reason)
-    return Block([frame], StateAt(cursor, document.columns, document.mark())), document, len(frame)
+    return Cursor(head.epoch + 1 + secrets.randbelow(_EPOCH_STEPS), head.seq + 1)
 
 
 def snapshot_fields(state: JsonValue, columns: Sequence[str], reason: SnapshotReason) -> bytes:

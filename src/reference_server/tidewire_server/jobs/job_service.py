@@ -20,7 +20,7 @@ from tidewire_server.errors import refuse
 from tidewire_server.job_log.append_retries import AppendRetries, append
 from tidewire_server.job_log.commit_schedule import GroupCommit
 from tidewire_server.job_log.log_writer import LogWriter
-from tidewire_server.job_log.snapshot_events import epoch_block
+from tidewire_server.job_log.snapshot_events import first_block, next_epoch
 from tidewire_server.jobs.admission.admitted_job import AdmittedJob
 from tidewire_server.jobs.admission.input_memory_limit import InputMemoryLimit
 from tidewire_server.jobs.admission.job_submitter import JobSubmitter, Submitted
@@ -277,7 +277,7 @@ class JobService:
         else:
             record.attempt += plan.reason == "restart"
             record.status = plan.state["status"]
-            block, document, size = epoch_block(head, plan.state, plan.at.columns, plan.reason)
+            block, document, size = first_block(plan.state, plan.at.columns, next_epoch(head), plan.reason)
             await (log.append(head, block) if retries is None else append(log, head, block, retries))
             self.metrics.logged(1, len(block.frames[0]))
         # Without values, the columns of each item are set when its input is checked.
