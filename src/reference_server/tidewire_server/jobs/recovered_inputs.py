@@ -82,7 +82,8 @@ class StoredInputs:
         except StoreError as error:
             if error.outage:
                 raise
-            raise _lost(f"the input could not be read after the server restarted: {error}") from error
+            reason = f"the input could not be read after the server restarted: {error}"
+            raise ItemError(reason, code="worker_lost") from error
         except Exception as error:  # the endpoint's functions may raise any exception
             _log.exception(
                 "job %s item %d: endpoint %r failed for an input that it had accepted before the restart",
@@ -129,7 +130,3 @@ class StoredInputs:
 
 def _refused(reason: str) -> RefusedInputError:
     return RefusedInputError(reason, code="worker_lost")
-
-
-def _lost(reason: str) -> ItemError:
-    return ItemError(reason, code="worker_lost")
