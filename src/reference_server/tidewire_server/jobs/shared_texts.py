@@ -57,7 +57,6 @@ class SharedTexts:
         self._max_bytes = max_bytes
         self._in_use: WeakValueDictionary[tuple[Any, ...], SharedText] = WeakValueDictionary()
         self._recent: OrderedDict[tuple[str, bool], SharedText] = OrderedDict()
-        self._recent_bytes = 0
         self._encoding = asyncio.Lock()
 
     def events(self, job: str, after: Cursor, last: Cursor, frames: bytes) -> SharedText:
@@ -101,11 +100,10 @@ class SharedTexts:
         text = self._share(key, data)
         if len(data) > MIN_SHARED_BYTES:
             job, _, changed = key
-            self._recent_bytes -= len(self._recent.pop((job, changed), b""))
+            self._recent.pop((job, changed), None)
             self._recent[job, changed] = text
-            self._recent_bytes += len(data)
-            while self._recent_bytes > _MAX_RECENT_BYTES:
-                self._recent_bytes -= len(self._recent.popitem(last=False)[1])
+            while sum(map(len, self._recent.values())) > _MAX_RECENT_BYTES:
+                self._recent.popitem(last=False)
         return text
 
     def _share(self, key: tuple[Any, ...], data: bytes) -> SharedText:
@@ -115,7 +113,6 @@ class SharedTexts:
             return found
         if self._size() + len(data) > self._max_bytes:
             self._recent.clear()
-            self._recent_bytes = 0
             if (size := self._size()) and size + len(data) > self._max_bytes:
                 raise refuse(
                     "unavailable",
