@@ -6,16 +6,14 @@ import logging
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tidewire.protocol import problems, strict_json
 from tidewire.protocol.messages import JobEnd
 from tidewire.protocol.problems import Problem, problem
 from tidewire_server.errors import InvalidValueError, ItemError, LogUnavailableError, StateTooLargeError
-
-if TYPE_CHECKING:
-    from tidewire_server.job_log.pending_events import PendingEvents
-    from tidewire_server.store.records import JobRecord
+from tidewire_server.job_log.pending_events import PendingEvents
+from tidewire_server.store.records import JobRecord
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +113,7 @@ def write_failed(error: StateTooLargeError | LogUnavailableError) -> Problem:
     return problem("unavailable", str(error))
 
 
-def write_failure(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
+def write_failure(pending: PendingEvents, pointer: str, end_ops: Sequence[Any], error: Problem) -> Problem:
     """Write the end of a failed item and its error to the log. If the error does not fit into the state, omit the
     error's details.
 
@@ -140,7 +138,7 @@ def write_failure(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any]
     return error
 
 
-def _write_error(pending: "PendingEvents", pointer: str, end_ops: Sequence[Any], error: Problem) -> None:
+def _write_error(pending: PendingEvents, pointer: str, end_ops: Sequence[Any], error: Problem) -> None:
     pending.change(
         [*end_ops, ["s", f"{pointer}/error", problems.to_json(error)]],
         check_below=pointer,
@@ -186,7 +184,7 @@ def add_usage(total: dict[str, int | float], used: Mapping[str, int | float]) ->
         total[name] = added if abs(added) <= strict_json.MAX_INTEGER else float(added)
 
 
-def end_line(record: "JobRecord", items: int) -> str:
+def end_line(record: JobRecord, items: int) -> str:
     """Return the line for the server's log about a job that has ended."""
     ended = record.ended_at or record.created_at
     started = record.started_at or ended
