@@ -274,7 +274,7 @@ class BatchCall:
             Exception: The function raised this exception.
         """
         if work is not self._task:
-            return await _replacing_exits(lambda: work)
+            return await work
         self._stop_if_empty()
         try:
             await asyncio.wait({work})

@@ -312,11 +312,6 @@ def exit_replacement(error: BaseException) -> RuntimeError:
     return replacement
 
 
-_CONTROL_EXCEPTIONS: Final = (StopIteration, asyncio.CancelledError, GeneratorExit)
-"""Exceptions that cannot be raised through a future. A future does not accept StopIteration and treats CancelledError as
-its own cancellation. GeneratorExit would close the coroutine that awaits the future."""
-
-
 def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
     """Call a function in a daemon thread, which does not block the exit of the process.
 
@@ -334,10 +329,11 @@ def in_thread(function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]"
     def body() -> Callable[[], None]:
         try:
             return partial(outcome.set_result, context.run(function, *args))
-        except _CONTROL_EXCEPTIONS as raised:
-            return partial(outcome.set_exception, exit_replacement(raised))
         except BaseException as raised:  # noqa: BLE001 - raised again where the future is awaited
-            return partial(outcome.set_exception, raised)
+            # A future does not accept StopIteration, and treats CancelledError as its own cancellation. GeneratorExit would
+            # close the coroutine that awaits the future, and SystemExit would end the server.
+            is_error = isinstance(raised, Exception) and not isinstance(raised, StopIteration)
+            return partial(outcome.set_exception, raised if is_error else exit_replacement(raised))
 
     def report(end: Callable[[], None]) -> None:
         # `call_soon_threadsafe` raises RuntimeError if the event loop is closed. No task awaits the future in this case.
