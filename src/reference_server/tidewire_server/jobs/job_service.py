@@ -236,7 +236,8 @@ class JobService:
         )
         grace = submission.grace_of_job(settings.min_grace)
         if grace is not None:
-            self.readers.watch(record.id, grace, partial(self._unread, job, grace))
+            unread = partial(self._cancel_if_unread, job, grace)
+            self.readers.watch(record.id, grace, lambda: job.in_background(unread()))
         if submission.deadline is not None:
             job.set_deadline(submission.deadline)
         return job
@@ -465,11 +466,8 @@ class JobService:
         if not self.readers.jobs() <= self._live.keys():
             self.scheduler.publish_positions(self.readers.take_joined())
 
-    def _unread(self, job: Job, grace: float) -> None:
-        """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""
-        job.in_background(self._cancel_if_unread(job, grace))
-
     async def _cancel_if_unread(self, job: Job, grace: float) -> None:
+        """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""
         left = 0.0
         if self.store.replicas is not None:
             try:
