@@ -12,7 +12,7 @@ not apply to batches, because a batch serves several principals.
 import asyncio
 import contextvars
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -105,10 +105,8 @@ class JobScheduler:
         self._max_jobs_per_principal = settings.max_jobs_per_principal
         self._threads = settings.max_threads
         self._max_threads_per_caller = share_of(settings.max_threads, share)
-        self._threads_of: dict[str, int] = {}
+        self._threads_of: Counter[str] = Counter()
         """Number of worker threads that each principal uses."""
-        self._at_thread_limit: set[str] = set()
-        """Principals that use as many worker threads as they may."""
         self._endpoint_queues = make_endpoint_queues(endpoints, settings, share)
         queues = self._endpoint_queues.values()
         self._groups = list(dict.fromkeys(each.group for each in queues))
@@ -419,8 +417,10 @@ class JobScheduler:
 
     def _skipped(self, endpoint_queue: EndpointQueue) -> Collection[str]:
         """Return the principals whose items may not start now."""
-        in_threads = not endpoint_queue.endpoint.is_async and endpoint_queue.endpoint.batching is None
-        return self._at_thread_limit if in_threads else ()
+        if endpoint_queue.endpoint.is_async or endpoint_queue.endpoint.batching is not None:
+            return ()
+        limit = self._max_threads_per_caller
+        return {principal for principal, used in self._threads_of.items() if used >= limit}
 
     def _record_turns(self, group: ConcurrencyGroup, entries: Iterable[QueueEntry]) -> None:
         if len(group.endpoint_queues) > 1:
@@ -493,13 +493,9 @@ class JobScheduler:
 
     def _count_thread(self, principal: str, change: int) -> None:
         """Count a worker thread that a principal has started to use (1) or has released (-1)."""
-        used = self._threads_of.pop(principal, 0) + change
-        if used:
-            self._threads_of[principal] = used
-        if used < self._max_threads_per_caller:
-            self._at_thread_limit.discard(principal)
-        else:
-            self._at_thread_limit.add(principal)
+        self._threads_of[principal] += change
+        if not self._threads_of[principal]:
+            del self._threads_of[principal]
 
     async def _ended(self, endpoint_queue: EndpointQueue) -> None:
         """Release the slot and the thread of a call that has ended, and start waiting items."""
