@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from tidewire_server.endpoints.endpoint import Default, Endpoint
+from tidewire_server.endpoints.endpoint import DEFAULT, Default, Endpoint
 from tidewire_server.settings import Settings, share_of
 from tidewire_server.store.records import GlobalLimit
 
@@ -149,13 +149,14 @@ def make_endpoint_queues(
     groups: dict[str, ConcurrencyGroup] = {}
     endpoint_queues = {}
     for name, endpoint in endpoints.items():
-        if endpoint.concurrency_group is None:
-            group = ConcurrencyGroup(_limit_number(endpoint.concurrency_limit, settings))
-        else:
-            limit = limits.get(endpoint.concurrency_group, settings.default_concurrency_limit)
-            group = groups.setdefault(
-                endpoint.concurrency_group, ConcurrencyGroup(_limit_number(limit, settings))
-            )
+        name_of_group, limit = endpoint.concurrency_group, endpoint.concurrency_limit
+        if name_of_group is not None:
+            limit = limits.get(name_of_group, DEFAULT)
+        if isinstance(limit, Default):
+            limit = settings.default_concurrency_limit
+        group = ConcurrencyGroup(math.inf if limit is None else limit)
+        if name_of_group is not None:
+            group = groups.setdefault(name_of_group, group)
         group.global_limit = over_all.get(name)
         if group.global_limit is not None:
             group.limit = min(group.limit, group.global_limit.calls)
@@ -171,9 +172,3 @@ def make_endpoint_queues(
         endpoint_queues[name] = endpoint_queue
         group.endpoint_queues.append(endpoint_queue)
     return endpoint_queues
-
-
-def _limit_number(limit: int | Default | None, settings: Settings) -> float:
-    if isinstance(limit, Default):
-        limit = settings.default_concurrency_limit
-    return math.inf if limit is None else limit
