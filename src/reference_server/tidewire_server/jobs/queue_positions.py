@@ -53,18 +53,16 @@ class QueuePositions:
         self._published: dict[str, QueueMessage] = {}
         self._moves = 0
 
-    @property
-    def has_published(self) -> bool:
-        """Whether any job has a published position that may need an update."""
-        return bool(self._published)
-
     def forget(self, job: str) -> None:
         """Publish the position of a job again at the next update, because no reader has received it."""
         self._published.pop(job, None)
 
-    def moved(self, by: int = 1) -> None:
-        """Record that items were added to the queue or removed from it."""
+    def moved(self, by: int = 1) -> bool:
+        """Record that items were added to the queue or removed from it. Return whether any job has a published position, which
+        may need an update.
+        """
         self._moves += by
+        return bool(self._published)
 
     def entered(
         self, job: str, items: int, size: int, describe: Callable[[str, int], QueueMessage]
@@ -170,9 +168,7 @@ class PositionAnnouncer:
         """Record that items were added to the queue or removed from it. Their positions are published at the end of the
         interval.
         """
-        positions = self._positions[endpoint_queue.endpoint.name]
-        positions.moved(by)
-        if positions.has_published:
+        if self._positions[endpoint_queue.endpoint.name].moved(by):
             self._update_after(self._interval, endpoint_queue)
 
     def changed(self, endpoint_queue: EndpointQueue, size: int) -> None:
