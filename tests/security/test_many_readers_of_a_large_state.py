@@ -10,6 +10,7 @@ import tracemalloc
 import httpx2
 import pytest
 
+from support.openai_surface import stepwise_server
 from support.reference_server import QUICK, data, eventually, serving
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
@@ -106,6 +107,44 @@ def test_stalled_readers_of_a_large_logged_event_share_one_copy_of_it(peer):
     assert held < 2 * 500_000 + READERS * 200_000
 
 
+LISTED, LONG = 64, [f"/{number}{'x' * 1000}" for number in range(16)]
+
+
+def list_of_jobs(peer) -> tuple[str, int]:
+    """Return the path of a large list of jobs, and the memory that its text takes."""
+    for _ in range(LISTED):
+        peer.run("columns")
+    return "/v1/jobs?limit=1000", LISTED * sum(map(len, LONG))
+
+
+def openai_response(peer) -> tuple[str, int]:
+    """Return the path of a large response of the OpenAI surface, and the memory that its text takes."""
+    body = {"model": "generate", "input": "+" + "x" * 1_000_000}
+    found = peer.http.post("/openai/v1/responses", json=body).json()
+    # orjson reserves 8 bytes for each character of a text.
+    return f"/openai/v1/responses/{found['id']}", 8 * 1_000_000
+
+
+@pytest.mark.parametrize("large", [list_of_jobs, openai_response])
+def test_stalled_readers_of_a_large_body_share_one_copy_of_it(large):
+    server = stepwise_server(**QUICK)
+
+    @server.endpoint(columns=LONG, initial={name[1:]: "" for name in LONG})
+    async def columns(stream: Stream[dict[str, str]]) -> None:
+        stream.append("", at=LONG[0])
+
+    with serving(server) as peer, contextlib.ExitStack() as stack:
+        path, size = large(peer)
+        assert len(peer.http.get(path).content) > 1_000_000
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(READERS):
+            request_and_stall(peer, path, stack)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    assert held < 2 * size + READERS * 200_000
+
+
 def test_unchanged_large_state_is_encoded_once_in_a_worker_thread(peer, encoded):
     job = peer.start("numbers")
     peer.events(job)
@@ -195,6 +234,8 @@ async def test_different_texts_in_use_are_limited_by_their_total_size():
             await texts.state("j", state(size, 3))
     with pytest.raises(ProblemError):
         texts.events("j", Cursor(1, 1), Cursor(1, 2), b"x" * size)
+    with pytest.raises(ProblemError):
+        texts.body(b"x" * size)
     assert (refused.value.problem.status, refused.value.problem.code) == (503, "unavailable")
     assert f"limit of {2 * size} bytes (max_unsent_bytes)" in str(refused.value)
     assert await texts.state("j", state(size, 1)) is used[0]

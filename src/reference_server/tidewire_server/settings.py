@@ -179,8 +179,8 @@ class Settings(BaseModel):
 
     max_unsent_bytes: Count = Field(
         512 * MIB,
-        description="Maximum total size of large states and events that clients have not read completely, in bytes. A "
-        "state that several clients read counts once. Above the limit, requests get 503, and streams end with "
+        description="Maximum total size of large states, events and lists of jobs that clients have not read completely, in "
+        "bytes. What several clients read counts once. Above the limit, requests get 503, and streams end with "
         "`goaway`.",
     )
 

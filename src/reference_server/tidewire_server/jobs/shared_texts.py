@@ -74,6 +74,14 @@ class SharedTexts:
         """
         return self._share((job, after, last, len(frames)), frames)
 
+    def body(self, data: bytes) -> SharedText:
+        """Return the shared text of the body of a response. Responses with equal bodies share it.
+
+        Raises:
+            ProblemError: The texts would exceed the limit.
+        """
+        return self._share((data,), data)
+
     async def state(self, job: str, at: StateAt, changes: Mapping[str, Any] | None = None) -> SharedText:
         """Return the JSON text of a job's state.
 
