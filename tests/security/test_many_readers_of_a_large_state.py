@@ -107,14 +107,27 @@ def test_stalled_readers_of_a_large_logged_event_share_one_copy_of_it(peer):
     assert held < 2 * 500_000 + READERS * 200_000
 
 
-LISTED, LONG = 64, [f"/{number}{'x' * 1000}" for number in range(16)]
+LONG = [f"/{number}{'x' * 1000}" for number in range(16)]
+INPUTS = 64
+
+
+def run_with_columns(peer, inputs: int) -> str:
+    """Return the path of a job whose list of columns has 16 kB for each input."""
+    job = peer.http.post("/v1/endpoints/columns/jobs", json={"inputs": [{}] * inputs}).json()
+    peer.events(job["id"])
+    return f"/v1/jobs/{job['id']}"
 
 
 def list_of_jobs(peer) -> tuple[str, int]:
     """Return the path of a large list of jobs, and the memory that its text takes."""
-    for _ in range(LISTED):
-        peer.run("columns")
-    return "/v1/jobs?limit=1000", LISTED * sum(map(len, LONG))
+    for _ in range(4):
+        run_with_columns(peer, INPUTS // 4)
+    return "/v1/jobs?limit=1000", INPUTS * sum(map(len, LONG))
+
+
+def job_with_many_columns(peer) -> tuple[str, int]:
+    """Return the path of a job with many columns, and the memory that its text takes: the state and the list of columns."""
+    return run_with_columns(peer, INPUTS), 2 * INPUTS * sum(map(len, LONG))
 
 
 def openai_response(peer) -> tuple[str, int]:
@@ -125,7 +138,7 @@ def openai_response(peer) -> tuple[str, int]:
     return f"/openai/v1/responses/{found['id']}", 8 * 1_000_000
 
 
-@pytest.mark.parametrize("large", [list_of_jobs, openai_response])
+@pytest.mark.parametrize("large", [list_of_jobs, job_with_many_columns, openai_response])
 def test_stalled_readers_of_a_large_body_share_one_copy_of_it(large):
     server = stepwise_server(**QUICK)
 

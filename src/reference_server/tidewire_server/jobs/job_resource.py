@@ -67,7 +67,7 @@ async def encode_job(record: JobRecord, log: LogReader, root: str, texts: Shared
         done = to_json(job.done)
         changes = {name: done[name] for name in ("status", "usage", "error") if name in done}
     state = await texts.state(record.id, at, changes)
-    return [SharedText(b'{"state":'), state, SharedText(b"," + members.removeprefix(b"{"))]
+    return [SharedText(b'{"state":'), state, texts.body(b"," + members.removeprefix(b"{"))]
 
 
 def job_members(job: JobResource) -> dict[str, Any]:
