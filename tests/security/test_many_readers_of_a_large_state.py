@@ -130,6 +130,12 @@ def job_with_many_columns(peer) -> tuple[str, int]:
     return run_with_columns(peer, INPUTS), 2 * INPUTS * sum(map(len, LONG))
 
 
+def stream_with_many_columns(peer) -> tuple[str, int]:
+    """Return the path of a stream that begins with a snapshot with many columns, and the memory that its text takes."""
+    path, size = job_with_many_columns(peer)
+    return f"{path}/events", size
+
+
 def openai_response(peer) -> tuple[str, int]:
     """Return the path of a large response of the OpenAI surface, and the memory that its text takes."""
     body = {"model": "generate", "input": "+" + "x" * 1_000_000}
@@ -138,7 +144,9 @@ def openai_response(peer) -> tuple[str, int]:
     return f"/openai/v1/responses/{found['id']}", 8 * 1_000_000
 
 
-@pytest.mark.parametrize("large", [list_of_jobs, job_with_many_columns, openai_response])
+@pytest.mark.parametrize(
+    "large", [list_of_jobs, job_with_many_columns, stream_with_many_columns, openai_response]
+)
 def test_stalled_readers_of_a_large_body_share_one_copy_of_it(large):
     server = stepwise_server(**QUICK)
 

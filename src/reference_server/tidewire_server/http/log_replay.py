@@ -162,4 +162,4 @@ class LogReplay:
         state = await self._service.texts.state(self._job, at)
         self._service.metrics.snapshots.labels(reason).inc()
         self.cursor = at.cursor
-        return SharedText(head), state, SharedText(tail)
+        return SharedText(head), state, self._service.texts.body(tail)
