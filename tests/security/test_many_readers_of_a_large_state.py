@@ -195,81 +195,103 @@ def state(size: int, seq: int = 1) -> StateAt:
 
 
 async def test_texts_above_the_limit_are_shared():
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     small = state(MIN_SHARED_BYTES)
-    assert await texts.state("j", small) is not await texts.state("j", small)
+    assert await texts.state("alice", "j", small) is not await texts.state("alice", "j", small)
     large = state(MIN_SHARED_BYTES + 1)
-    assert await texts.state("j", large) is await texts.state("j", large)
-    assert await texts.state("j", large, {"b": 1}) is not await texts.state("j", large)
-    assert await texts.state("k", large) is not await texts.state("j", large)
-    assert await texts.state("j", state(MIN_SHARED_BYTES + 1, seq=2)) is not await texts.state("j", large)
+    assert await texts.state("alice", "j", large) is await texts.state("alice", "j", large)
+    assert await texts.state("alice", "j", large, {"b": 1}) is not await texts.state("alice", "j", large)
+    assert await texts.state("alice", "k", large) is not await texts.state("alice", "j", large)
+    assert await texts.state("alice", "j", state(MIN_SHARED_BYTES + 1, seq=2)) is not await texts.state(
+        "alice", "j", large
+    )
 
 
 async def test_recent_texts_are_kept_up_to_their_limit(monkeypatch, encoded):
     size = MIN_SHARED_BYTES + 1
     monkeypatch.setattr(shared_texts, "_MAX_RECENT_BYTES", 2 * size)
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     for job in ("a", "b", "a", "b"):
-        await texts.state(job, state(size))
+        await texts.state("alice", job, state(size))
     assert len(encoded) == 2
-    await texts.state("c", state(size))
-    await texts.state("b", state(size))
+    await texts.state("alice", "c", state(size))
+    await texts.state("alice", "b", state(size))
     assert len(encoded) == 3
-    await texts.state("a", state(size))
+    await texts.state("alice", "a", state(size))
     assert len(encoded) == 4
 
 
 async def test_newer_state_of_a_job_replaces_the_kept_text(monkeypatch):
     monkeypatch.setattr(shared_texts, "_MAX_RECENT_BYTES", 10 * MIN_SHARED_BYTES)
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     for seq in range(100):
-        await texts.state("j", state(MIN_SHARED_BYTES + 1, seq))
+        await texts.state("alice", "j", state(MIN_SHARED_BYTES + 1, seq))
     assert [len(text) for text in texts._in_use.values()] == [MIN_SHARED_BYTES + 1]
 
 
 async def test_text_in_use_is_shared_after_it_is_no_longer_recent(monkeypatch, encoded):
     monkeypatch.setattr(shared_texts, "_MAX_RECENT_BYTES", 0)
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     large = state(MIN_SHARED_BYTES + 1)
-    used = await texts.state("j", large)
-    assert await texts.state("j", large) is used
+    used = await texts.state("alice", "j", large)
+    assert await texts.state("alice", "j", large) is used
     del used
-    await texts.state("j", large)
+    await texts.state("alice", "j", large)
     assert len(encoded) == 2
 
 
 async def test_concurrent_readers_wait_for_one_encoding(encoded):
     many = StateAt(Cursor(1, 1), (), Document({"a": list(range(20_000))}, []).mark())
-    texts = SharedTexts(MAX_UNSENT)
-    found = await asyncio.gather(*(texts.state("j", many) for _ in range(5)))
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
+    found = await asyncio.gather(*(texts.state("alice", "j", many) for _ in range(5)))
     assert len(encoded) == 1
     assert len({id(each) for each in found}) == 1
 
 
 async def test_different_texts_in_use_are_limited_by_their_total_size():
     size = MIN_SHARED_BYTES + 1
-    texts = SharedTexts(2 * size)
-    used = [await texts.state("j", state(size, seq)) for seq in (1, 2)]
+    texts = SharedTexts(2 * size, 2 * size)
+    used = [await texts.state("alice", "j", state(size, seq)) for seq in (1, 2)]
     for _ in range(2):
         with pytest.raises(ProblemError) as refused:
-            await texts.state("j", state(size, 3))
+            await texts.state("alice", "j", state(size, 3))
     with pytest.raises(ProblemError):
-        texts.events("j", Cursor(1, 1), Cursor(1, 2), b"x" * size)
+        texts.events("alice", "j", Cursor(1, 1), Cursor(1, 2), b"x" * size)
     with pytest.raises(ProblemError):
-        texts.body(b"x" * size)
+        texts.body("alice", b"x" * size)
     assert (refused.value.problem.status, refused.value.problem.code) == (503, "unavailable")
     assert f"limit of {2 * size} bytes (max_unsent_bytes)" in str(refused.value)
-    assert await texts.state("j", state(size, 1)) is used[0]
+    assert await texts.state("alice", "j", state(size, 1)) is used[0]
     used.pop()
-    assert len(await texts.state("j", state(size, 3))) == size
+    assert len(await texts.state("alice", "j", state(size, 3))) == size
+
+
+async def test_texts_of_one_caller_have_a_share_of_the_limit():
+    size = MIN_SHARED_BYTES + 1
+    texts = SharedTexts(4 * size, 2 * size)
+    used = [await texts.state("alice", "j", state(size, seq)) for seq in (1, 2)]
+    for refused_text in (
+        lambda: texts.state("alice", "j", state(size, 3)),
+        lambda: texts.state("alice", "k", state(size)),
+    ):
+        with pytest.raises(ProblemError, match=r"of this caller.* \(max_unsent_bytes, max_share\)"):
+            await refused_text()
+    with pytest.raises(ProblemError):
+        texts.body("alice", b"x" * size)
+    others = [await texts.state("bob", "b", state(size)), texts.body("bob", b"x" * size)]
+    assert texts.body("bob", b"x" * size) is others[1]
+    with pytest.raises(ProblemError, match=r" \(max_unsent_bytes\)"):
+        texts.body("carol", b"x" * size)
+    used.clear()
+    assert len(texts.body("carol", b"x" * size)) == size
 
 
 async def test_single_text_may_exceed_the_limit():
-    texts = SharedTexts(1)
-    first = await texts.state("j", state(MIN_SHARED_BYTES + 1))
+    texts = SharedTexts(1, 1)
+    first = await texts.state("alice", "j", state(MIN_SHARED_BYTES + 1))
     assert len(first) > 1
     del first
-    assert await texts.state("j", state(MIN_SHARED_BYTES + 2, 2))
+    assert await texts.state("alice", "j", state(MIN_SHARED_BYTES + 2, 2))
 
 
 def test_stream_that_exceeds_the_limit_ends_with_goaway_and_a_later_one_succeeds():
@@ -293,11 +315,11 @@ def test_stream_that_exceeds_the_limit_ends_with_goaway_and_a_later_one_succeeds
 
 
 def test_events_are_shared_by_readers_at_the_same_position():
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     frames = b"x" * (MIN_SHARED_BYTES + 1)
-    first = texts.events("j", Cursor(1, 1), Cursor(1, 2), frames)
-    assert texts.events("j", Cursor(1, 1), Cursor(1, 2), bytes(bytearray(frames))) is first
-    assert texts.events("j", Cursor(1, 0), Cursor(1, 2), frames) is not first
+    first = texts.events("alice", "j", Cursor(1, 1), Cursor(1, 2), frames)
+    assert texts.events("alice", "j", Cursor(1, 1), Cursor(1, 2), bytes(bytearray(frames))) is first
+    assert texts.events("alice", "j", Cursor(1, 0), Cursor(1, 2), frames) is not first
 
 
 @pytest.mark.parametrize(

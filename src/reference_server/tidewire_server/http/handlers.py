@@ -129,7 +129,7 @@ class Handlers:
         if len(found) > limit:
             last, _ = page[-1]
             body["next"] = f"{root}/jobs?limit={limit}&before={last.id}"
-        text = self._lifespan.service.texts.body(orjson.dumps(body))
+        text = self._lifespan.service.texts.body(principal, orjson.dumps(body))
         return SharedResponse([text], 200, {}, self._settings.stall_timeout)
 
     async def read(self, request: Request) -> ASGIApp:

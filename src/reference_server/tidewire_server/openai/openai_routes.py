@@ -121,8 +121,10 @@ class OpenAIHandlers:
         common = {"object": "model", "created": self._created, "owned_by": "tidewire"}
         if (name := request.path_params.get("name")) is not None:
             self._check_model(name)
-            return self._json({"id": name, **common})
-        return self._json({"object": "list", "data": [{"id": each, **common} for each in self._names]})
+            return self._json(request, {"id": name, **common})
+        return self._json(
+            request, {"object": "list", "data": [{"id": each, **common} for each in self._names]}
+        )
 
     @property
     def _names(self) -> list[str]:
@@ -154,7 +156,9 @@ class OpenAIHandlers:
         progress = TextProgress(job.items, tokens)
         if job.stream:
             return OpenAIStream(watch, writer, progress, headers, holds_head=True)
-        return self._json(writer.completion(*await whole_texts(watch, progress, request.receive)), headers)
+        return self._json(
+            request, writer.completion(*await whole_texts(watch, progress, request.receive)), headers
+        )
 
     # ---- responses ---------------------------------------------------------------------------------------------
 
@@ -172,10 +176,10 @@ class OpenAIHandlers:
             return OpenAIStream(watch, writer, progress, headers, end, holds_head=not job.background)
         if job.background:
             with watch.attached():
-                return self._json(writer.response(watch.record.status), headers)
+                return self._json(request, writer.response(watch.record.status), headers)
         try:
             (whole,), record = await whole_texts(watch, progress, request.receive)
-            return self._json(writer.response(record.status, whole, record), headers)
+            return self._json(request, writer.response(record.status, whole, record), headers)
         finally:
             await end()
 
@@ -206,7 +210,7 @@ class OpenAIHandlers:
         whole = next(TextProgress(1, tokens).changes(at), None)
         writer = ResponseWriter(record, self._names[0], tokens)
         body = writer.response(str(at.view.value("/items/0/status")), whole, record if ended else None)
-        return self._json(body, _job_header(request, record))
+        return self._json(request, body, _job_header(request, record))
 
     async def _find(self, request: Request) -> tuple[JobRecord, LogReader, TokenBytes | None]:
         """Return the job of a response. A job with several items is not a response."""
@@ -253,9 +257,11 @@ class OpenAIHandlers:
         headers = _job_header(request, submitted.record)
         return job, tokens, watch, headers | ({"idempotency-replayed": "true"} if submitted.replayed else {})
 
-    def _json(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> ASGIApp:
+    def _json(
+        self, request: Request, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> ASGIApp:
         """Return a response. Readers that do not read it share one copy of its text, which may be that of a whole job."""
-        text = self._app.service.texts.body(orjson.dumps(body))
+        text = self._app.service.texts.body(principal_of(request), orjson.dumps(body))
         return SharedResponse([text], 200, headers or {}, self._settings.stall_timeout)
 
     async def _tokens(self) -> TokenBytes | None:
