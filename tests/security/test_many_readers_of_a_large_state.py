@@ -10,6 +10,7 @@ import tracemalloc
 import httpx2
 import pytest
 
+from support.openai_surface import stepwise_server
 from support.reference_server import QUICK, data, eventually, serving
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
@@ -106,6 +107,65 @@ def test_stalled_readers_of_a_large_logged_event_share_one_copy_of_it(peer):
     assert held < 2 * 500_000 + READERS * 200_000
 
 
+LONG = [f"/{number}{'x' * 1000}" for number in range(16)]
+INPUTS = 64
+
+
+def run_with_columns(peer, inputs: int) -> str:
+    """Return the path of a job whose list of columns has 16 kB for each input."""
+    job = peer.http.post("/v1/endpoints/columns/jobs", json={"inputs": [{}] * inputs}).json()
+    peer.events(job["id"])
+    return f"/v1/jobs/{job['id']}"
+
+
+def list_of_jobs(peer) -> tuple[str, int]:
+    """Return the path of a large list of jobs, and the memory that its text takes."""
+    for _ in range(4):
+        run_with_columns(peer, INPUTS // 4)
+    return "/v1/jobs?limit=1000", INPUTS * sum(map(len, LONG))
+
+
+def job_with_many_columns(peer) -> tuple[str, int]:
+    """Return the path of a job with many columns, and the memory that its text takes: the state and the list of columns."""
+    return run_with_columns(peer, INPUTS), 2 * INPUTS * sum(map(len, LONG))
+
+
+def stream_with_many_columns(peer) -> tuple[str, int]:
+    """Return the path of a stream that begins with a snapshot with many columns, and the memory that its text takes."""
+    path, size = job_with_many_columns(peer)
+    return f"{path}/events", size
+
+
+def openai_response(peer) -> tuple[str, int]:
+    """Return the path of a large response of the OpenAI surface, and the memory that its text takes."""
+    body = {"model": "generate", "input": "+" + "x" * 1_000_000}
+    found = peer.http.post("/openai/v1/responses", json=body).json()
+    # orjson reserves 8 bytes for each character of a text.
+    return f"/openai/v1/responses/{found['id']}", 8 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "large", [list_of_jobs, job_with_many_columns, stream_with_many_columns, openai_response]
+)
+def test_stalled_readers_of_a_large_body_share_one_copy_of_it(large):
+    server = stepwise_server(**QUICK)
+
+    @server.endpoint(columns=LONG, initial={name[1:]: "" for name in LONG})
+    async def columns(stream: Stream[dict[str, str]]) -> None:
+        stream.append("", at=LONG[0])
+
+    with serving(server) as peer, contextlib.ExitStack() as stack:
+        path, size = large(peer)
+        assert len(peer.http.get(path).content) > 1_000_000
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for _ in range(READERS):
+            request_and_stall(peer, path, stack)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    assert held < 2 * size + READERS * 200_000
+
+
 def test_unchanged_large_state_is_encoded_once_in_a_worker_thread(peer, encoded):
     job = peer.start("numbers")
     peer.events(job)
@@ -135,79 +195,103 @@ def state(size: int, seq: int = 1) -> StateAt:
 
 
 async def test_texts_above_the_limit_are_shared():
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     small = state(MIN_SHARED_BYTES)
-    assert await texts.state("j", small) is not await texts.state("j", small)
+    assert await texts.state("alice", "j", small) is not await texts.state("alice", "j", small)
     large = state(MIN_SHARED_BYTES + 1)
-    assert await texts.state("j", large) is await texts.state("j", large)
-    assert await texts.state("j", large, {"b": 1}) is not await texts.state("j", large)
-    assert await texts.state("k", large) is not await texts.state("j", large)
-    assert await texts.state("j", state(MIN_SHARED_BYTES + 1, seq=2)) is not await texts.state("j", large)
+    assert await texts.state("alice", "j", large) is await texts.state("alice", "j", large)
+    assert await texts.state("alice", "j", large, {"b": 1}) is not await texts.state("alice", "j", large)
+    assert await texts.state("alice", "k", large) is not await texts.state("alice", "j", large)
+    assert await texts.state("alice", "j", state(MIN_SHARED_BYTES + 1, seq=2)) is not await texts.state(
+        "alice", "j", large
+    )
 
 
 async def test_recent_texts_are_kept_up_to_their_limit(monkeypatch, encoded):
     size = MIN_SHARED_BYTES + 1
     monkeypatch.setattr(shared_texts, "_MAX_RECENT_BYTES", 2 * size)
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     for job in ("a", "b", "a", "b"):
-        await texts.state(job, state(size))
+        await texts.state("alice", job, state(size))
     assert len(encoded) == 2
-    await texts.state("c", state(size))
-    await texts.state("b", state(size))
+    await texts.state("alice", "c", state(size))
+    await texts.state("alice", "b", state(size))
     assert len(encoded) == 3
-    await texts.state("a", state(size))
+    await texts.state("alice", "a", state(size))
     assert len(encoded) == 4
 
 
 async def test_newer_state_of_a_job_replaces_the_kept_text(monkeypatch):
     monkeypatch.setattr(shared_texts, "_MAX_RECENT_BYTES", 10 * MIN_SHARED_BYTES)
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     for seq in range(100):
-        await texts.state("j", state(MIN_SHARED_BYTES + 1, seq))
+        await texts.state("alice", "j", state(MIN_SHARED_BYTES + 1, seq))
     assert [len(text) for text in texts._in_use.values()] == [MIN_SHARED_BYTES + 1]
 
 
 async def test_text_in_use_is_shared_after_it_is_no_longer_recent(monkeypatch, encoded):
     monkeypatch.setattr(shared_texts, "_MAX_RECENT_BYTES", 0)
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     large = state(MIN_SHARED_BYTES + 1)
-    used = await texts.state("j", large)
-    assert await texts.state("j", large) is used
+    used = await texts.state("alice", "j", large)
+    assert await texts.state("alice", "j", large) is used
     del used
-    await texts.state("j", large)
+    await texts.state("alice", "j", large)
     assert len(encoded) == 2
 
 
 async def test_concurrent_readers_wait_for_one_encoding(encoded):
     many = StateAt(Cursor(1, 1), (), Document({"a": list(range(20_000))}, []).mark())
-    texts = SharedTexts(MAX_UNSENT)
-    found = await asyncio.gather(*(texts.state("j", many) for _ in range(5)))
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
+    found = await asyncio.gather(*(texts.state("alice", "j", many) for _ in range(5)))
     assert len(encoded) == 1
     assert len({id(each) for each in found}) == 1
 
 
 async def test_different_texts_in_use_are_limited_by_their_total_size():
     size = MIN_SHARED_BYTES + 1
-    texts = SharedTexts(2 * size)
-    used = [await texts.state("j", state(size, seq)) for seq in (1, 2)]
+    texts = SharedTexts(2 * size, 2 * size)
+    used = [await texts.state("alice", "j", state(size, seq)) for seq in (1, 2)]
     for _ in range(2):
         with pytest.raises(ProblemError) as refused:
-            await texts.state("j", state(size, 3))
+            await texts.state("alice", "j", state(size, 3))
     with pytest.raises(ProblemError):
-        texts.events("j", Cursor(1, 1), Cursor(1, 2), b"x" * size)
+        texts.events("alice", "j", Cursor(1, 1), Cursor(1, 2), b"x" * size)
+    with pytest.raises(ProblemError):
+        texts.body("alice", b"x" * size)
     assert (refused.value.problem.status, refused.value.problem.code) == (503, "unavailable")
     assert f"limit of {2 * size} bytes (max_unsent_bytes)" in str(refused.value)
-    assert await texts.state("j", state(size, 1)) is used[0]
+    assert await texts.state("alice", "j", state(size, 1)) is used[0]
     used.pop()
-    assert len(await texts.state("j", state(size, 3))) == size
+    assert len(await texts.state("alice", "j", state(size, 3))) == size
+
+
+async def test_texts_of_one_caller_have_a_share_of_the_limit():
+    size = MIN_SHARED_BYTES + 1
+    texts = SharedTexts(4 * size, 2 * size)
+    used = [await texts.state("alice", "j", state(size, seq)) for seq in (1, 2)]
+    for refused_text in (
+        lambda: texts.state("alice", "j", state(size, 3)),
+        lambda: texts.state("alice", "k", state(size)),
+    ):
+        with pytest.raises(ProblemError, match=r"of this caller.* \(max_unsent_bytes, max_share\)"):
+            await refused_text()
+    with pytest.raises(ProblemError):
+        texts.body("alice", b"x" * size)
+    others = [await texts.state("bob", "b", state(size)), texts.body("bob", b"x" * size)]
+    assert texts.body("bob", b"x" * size) is others[1]
+    with pytest.raises(ProblemError, match=r" \(max_unsent_bytes\)"):
+        texts.body("carol", b"x" * size)
+    used.clear()
+    assert len(texts.body("carol", b"x" * size)) == size
 
 
 async def test_single_text_may_exceed_the_limit():
-    texts = SharedTexts(1)
-    first = await texts.state("j", state(MIN_SHARED_BYTES + 1))
+    texts = SharedTexts(1, 1)
+    first = await texts.state("alice", "j", state(MIN_SHARED_BYTES + 1))
     assert len(first) > 1
     del first
-    assert await texts.state("j", state(MIN_SHARED_BYTES + 2, 2))
+    assert await texts.state("alice", "j", state(MIN_SHARED_BYTES + 2, 2))
 
 
 def test_stream_that_exceeds_the_limit_ends_with_goaway_and_a_later_one_succeeds():
@@ -231,11 +315,11 @@ def test_stream_that_exceeds_the_limit_ends_with_goaway_and_a_later_one_succeeds
 
 
 def test_events_are_shared_by_readers_at_the_same_position():
-    texts = SharedTexts(MAX_UNSENT)
+    texts = SharedTexts(MAX_UNSENT, MAX_UNSENT)
     frames = b"x" * (MIN_SHARED_BYTES + 1)
-    first = texts.events("j", Cursor(1, 1), Cursor(1, 2), frames)
-    assert texts.events("j", Cursor(1, 1), Cursor(1, 2), bytes(bytearray(frames))) is first
-    assert texts.events("j", Cursor(1, 0), Cursor(1, 2), frames) is not first
+    first = texts.events("alice", "j", Cursor(1, 1), Cursor(1, 2), frames)
+    assert texts.events("alice", "j", Cursor(1, 1), Cursor(1, 2), bytes(bytearray(frames))) is first
+    assert texts.events("alice", "j", Cursor(1, 0), Cursor(1, 2), frames) is not first
 
 
 @pytest.mark.parametrize(

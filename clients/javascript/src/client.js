@@ -115,7 +115,7 @@ export class Client {
 
   /** @param {"endpoints" | "jobs"} kind @param {unknown} name Name of an endpoint, or id of a job. */
   #urlOf(kind, name) {
-    if (typeof name !== "string" || name === "") throw new TypeError("the name of an endpoint or a job must be a string that is not empty");
+    if (typeof name !== "string" || !FITS.name(name)) throw new TypeError(`the name of an endpoint or a job must be a string other than "", "." and "..", not ${JSON.stringify(name)}`);
     return `${this.url}/v1/${kind}/${encodeURIComponent(name)}`;
   }
 

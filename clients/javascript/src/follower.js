@@ -114,7 +114,7 @@ export class Follower {
       throw new InvalidData(`${type} ${id.text} does not continue from ${this.id?.text ?? "a state"}`);
     }
     if (type === "message") {
-      const ops = document.apply(message, id, (op) => requireShape(document.root, op));
+      const ops = document.apply(message, id, (ops) => requireShape(document.root, ops));
       return this.#moved(document, ops, { added: data.length });
     }
     await requireDigest(document, message);
@@ -206,11 +206,20 @@ function changesValue(before, { root }, ops) {
   return before ? !same(old, now) : root.status !== "queued" && now.some((/** @type {any} */ value) => value !== null);
 }
 
-/** Check that a state is still valid after an op. Only the part that the op may have made invalid is checked. @param {any} state @param {Op} op */
-function requireShape(state, { name, path, tokens: [first, second, third] }) {
-  if (first === "items" && third === "value") return;
-  if (first === "usage" && second !== undefined) return;
-  const isItem = first === "items" && third !== undefined;
-  if (isItem ? FITS.item(state.items[Number(second)]) : FITS.state(state) && !ENDED.includes(state.status)) return;
-  throw new InvalidData(`the op ${name} ${path} leaves an invalid state`);
+/**
+ * Check that a state is still valid after ops. Each part that they may have made invalid is checked once, because thousands of ops
+ * of a diff may change the same part, and a check of a large state takes long.
+ * @param {any} state @param {Op[]} ops
+ */
+function requireShape(state, ops) {
+  const changed = /** @type {Map<string | undefined, Op>} */ (new Map());
+  for (const op of ops) {
+    const [first, second, third] = op.tokens;
+    if ((first === "items" && third === "value") || (first === "usage" && second !== undefined)) continue;
+    changed.set(first === "items" && third !== undefined ? second : undefined, op);
+  }
+  for (const [item, { name, path }] of changed) {
+    if (item === undefined ? FITS.state(state) && !ENDED.includes(state.status) : FITS.item(state.items[Number(item)])) continue;
+    throw new InvalidData(`the op ${name} ${path} leaves an invalid state`);
+  }
 }

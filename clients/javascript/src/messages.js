@@ -43,9 +43,9 @@ const MEMBERS = {
   goaway: "reason:text retry_ms:0..",
   links: "self:text events:text cancel:text",
   job:
-    `id:text endpoint:text status:${STATUS} batch:flag state:state columns:pointer[] cursor:id attempt:1.. created_at:text ` +
+    `id:name endpoint:text status:${STATUS} batch:flag state:state columns:pointer[] cursor:id attempt:1.. created_at:text ` +
     "links:links done?:done started_at?:text ended_at?:text expires_at?:text",
-  listedJob: "id:text endpoint:text status:text created_at:text",
+  listedJob: "id:name endpoint:text status:text created_at:text",
   jobs: "jobs:listedJob[] next?:text",
   limits:
     "max_body_bytes?:1.. max_inputs?:1.. max_jobs_per_principal?:1.. max_streams_per_principal?:1.. max_log_bytes?:1.. " +
@@ -69,7 +69,8 @@ const MEMBERS = {
 /** Whether a value fits a basic type, or the schema of a message or body. @type {Record<string, Fits>} */
 export const FITS = {
   text: (value) => typeof value === "string",
-  name: (value) => typeof value === "string" && value !== "",
+  // In the path of a URL, `.` and `..` lead to another path, also percent-encoded, and the request would go there.
+  name: (value) => typeof value === "string" && !["", ".", ".."].includes(value),
   flag: (value) => typeof value === "boolean",
   number: (value) => typeof copy(value) === "number",
   object: isObject,

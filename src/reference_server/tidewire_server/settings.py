@@ -156,9 +156,9 @@ class Settings(BaseModel):
         0.5,
         gt=0,
         le=1,
-        description="Maximum share of `max_queue_size`, `max_input_bytes`, `max_incoming_bytes` and `max_threads` that one caller may use, "
-        "and of `max_connections` that one client address may use; 1 for no such limit. With `single_user`, there is "
-        "no such limit either. With the tokens of only one principal, the limit applies only to connections.",
+        description="Maximum share of `max_queue_size`, `max_input_bytes`, `max_incoming_bytes`, `max_unsent_bytes` and "
+        "`max_threads` that one caller may use, and of `max_connections` that one client address may use; 1 for no such "
+        "limit. With `single_user`, there is no such limit either. With the tokens of only one principal, the limit applies only to connections.",
     )
     max_state_bytes: int = Field(
         16 * MIB, ge=KIB, description="Maximum size of one job's state as JSON, in bytes."
@@ -179,8 +179,8 @@ class Settings(BaseModel):
 
     max_unsent_bytes: Count = Field(
         512 * MIB,
-        description="Maximum total size of large states and events that clients have not read completely, in bytes. A "
-        "state that several clients read counts once. Above the limit, requests get 503, and streams end with "
+        description="Maximum total size of large states, events and lists of jobs that clients have not read completely, in "
+        "bytes. What several clients read counts once. Above the limit, requests get 503, and streams end with "
         "`goaway`.",
     )
 

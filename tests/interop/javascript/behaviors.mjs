@@ -7,6 +7,7 @@ import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { crc32 } from "../../../clients/javascript/src/digests.js";
 import { Document } from "../../../clients/javascript/src/document.js";
+import { Follower } from "../../../clients/javascript/src/follower.js";
 import * as tidewire from "../../../clients/javascript/src/index.js";
 
 const { Client } = tidewire;
@@ -686,6 +687,51 @@ const BEHAVIORS = {
       assert.equal(update.ops[1][1], "/__proto__/__proto__/x");
       break;
     }
+  },
+
+  async "an id or name that leads to another path is refused"() {
+    // URL parsers resolve `%2e%2e` as well, so that the request would go to /v1/jobs/../cancel, which is /v1/cancel.
+    for (const name of ["..", "."]) {
+      const [{ state, columns }] = snapshot("");
+      const links = { self: `/v1/jobs/${name}`, events: `/v1/jobs/${name}/events`, cancel: `/v1/jobs/${name}/cancel` };
+      const job = { id: name, endpoint: "talk", status: "running", batch: false, state, columns, cursor: "1-1", attempt: 1, created_at: "2026-03-01T12:00:00Z", links };
+      const { url, requests } = await scripted({ connections: [], paths: { "/v1/endpoints/talk/jobs": job } });
+      const client = new Client(url, { token: "secret" });
+      for (const call of [() => client.job(name), () => client.batchJob(name), () => client.submit(name), () => client.describe(name), () => client.vocabulary(name)]) {
+        await assert.rejects(async () => call(), (error) => error instanceof TypeError && error.message.includes(`not "${name}"`), name);
+      }
+      assert.throws(() => client.job({ checkpoint: { protocol: "tidewire/1", job: name } }), tidewire.CheckpointError);
+      await assert.rejects(client.submit("talk"), tidewire.ProtocolError);
+      assert.deepEqual(requests.map((request) => request.url), ["/v1/endpoints/talk/jobs"]);
+    }
+  },
+
+  async "a diff with many ops or checks reads the state once"() {
+    const text = "x".repeat(2 ** 20);
+    const document = new Document({ status: "running", items: [{ status: "running", value: text }] }, [VALUE], { text: "1-1", epoch: 1, seq: 1 });
+    let reads = 0;
+    const starts = String.prototype.startsWith;
+    String.prototype.startsWith = function (...args) {
+      reads += this.length >= text.length;
+      return starts.apply(this, args);
+    };
+    try {
+      document.apply({ ops: [], check: Array(1000).fill([VALUE, text.length, crc32(text)]) }, { text: "1-2", epoch: 1, seq: 2 });
+    } finally {
+      String.prototype.startsWith = starts;
+    }
+    assert.ok(reads <= 1, `the text was compared ${reads} times`);
+
+    const follower = new Follower(JOB, 2 ** 24);
+    let items = 0;
+    const item = Object.defineProperty({ value: 1 }, "status", { enumerable: true, get: () => ((items += 1), "running") });
+    follower.restore({ status: "running", items: [{ status: "running", value: 1 }] }, [VALUE], { text: "1-1", epoch: 1, seq: 1 });
+    follower.document.root.items.push(item);
+    follower.connection.hello = {};
+    await follower.receive({ type: "message", id: "1-2", data: JSON.stringify(Array(1000).fill(["s", "/other", 1])) });
+    assert.ok(items <= 10, `the item was read ${items} times`);
+    const invalid = { type: "message", id: "1-3", data: JSON.stringify([["s", "/status", "odd"], ["s", "/other", 1]]) };
+    await assert.rejects(follower.receive(invalid), /invalid state/);
   },
 
   async "errors of a listener do not break the stream"(url) {

@@ -185,7 +185,7 @@ class EventStream:
         self._settings = service.settings
         self._record = record
         self._log = log
-        self._replay = LogReplay(service, record.id, log, plan, as_logged=as_logged)
+        self._replay = LogReplay(service, record, log, plan, as_logged=as_logged)
         self._events_url = events_url
         self._release_slot = release_slot
         self._headers = [*HEADERS, *headers]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -128,7 +129,8 @@ class Handlers:
         if len(found) > limit:
             last, _ = page[-1]
             body["next"] = f"{root}/jobs?limit={limit}&before={last.id}"
-        return json_response(body)
+        text = self._lifespan.service.texts.body(principal, orjson.dumps(body))
+        return SharedResponse([text], 200, {}, self._settings.stall_timeout)
 
     async def read(self, request: Request) -> ASGIApp:
         """Handle `GET /v1/jobs/{id}`."""

@@ -26,6 +26,7 @@ from tidewire_server.job_log.snapshot_events import snapshot_parts
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.jobs.shared_texts import SharedText
 from tidewire_server.store.log_interface import LogChunk, LogReader
+from tidewire_server.store.records import JobRecord
 
 CHUNK_BYTES: Final = 32 * 1024
 """Maximum size of the events that are read from the log at a time. A single event may be larger."""
@@ -45,24 +46,24 @@ class LogReplay:
     """
 
     __slots__ = (
-        *("_as_logged", "_ended", "_job", "_log", "_plan", "_service", "_snapshot_bytes"),
+        *("_as_logged", "_ended", "_job", "_log", "_plan", "_principal", "_service", "_snapshot_bytes"),
         *("behind", "cursor"),
     )
 
     def __init__(
-        self, service: JobService, job: str, log: LogReader, plan: ReplayPlan, *, as_logged: bool
+        self, service: JobService, record: JobRecord, log: LogReader, plan: ReplayPlan, *, as_logged: bool
     ) -> None:
         """Prepare a replay.
 
         Args:
             service: Job service, which has the settings, the metrics and the shared texts.
-            job: Id of the job.
+            record: Record of the job.
             log: Log of the job.
             plan: Start of the stream: its first event, and the position after which the stream continues.
             as_logged: Whether to yield every event as it was logged, without merging events for a slow reader.
         """
         self._service = service
-        self._job = job
+        self._job, self._principal = record.id, record.principal
         self._log = log
         self._plan = plan
         self._as_logged = as_logged
@@ -129,7 +130,7 @@ class LogReplay:
         if chunk is None:
             return await self._snapshot("compacted")
         self.cursor, self._ended = chunk.last, chunk.ended
-        return (self._service.texts.events(self._job, cursor, chunk.last, chunk.frames),)
+        return (self._service.texts.events(self._principal, self._job, cursor, chunk.last, chunk.frames),)
 
     async def _read_merged(self, cursor: Cursor) -> LogChunk | None:
         """Read the events after a cursor and merge them. Return None if events were trimmed, or if a snapshot of the state
@@ -149,7 +150,9 @@ class LogReplay:
         remaining = self._log.extent().head.seq - chunk.last.seq
         backlog = len(frames) * (events + remaining) / events if remaining else 0
         if backlog > self._snapshot_bytes:
-            self._snapshot_bytes = len(await self._service.texts.state(self._job, await self._log.state()))
+            self._snapshot_bytes = len(
+                await self._service.texts.state(self._principal, self._job, await self._log.state())
+            )
             if self._snapshot_bytes < backlog:
                 return None
         self._service.metrics.merged.inc(merger.merged)
@@ -159,7 +162,7 @@ class LogReplay:
         """Return a snapshot of the current state, or of the oldest state that the log stores."""
         at = await self._log.state(oldest=oldest)
         head, tail = snapshot_parts(at.cursor, at.columns, reason)
-        state = await self._service.texts.state(self._job, at)
+        state = await self._service.texts.state(self._principal, self._job, at)
         self._service.metrics.snapshots.labels(reason).inc()
         self.cursor = at.cursor
-        return SharedText(head), state, SharedText(tail)
+        return SharedText(head), state, self._service.texts.body(self._principal, tail)

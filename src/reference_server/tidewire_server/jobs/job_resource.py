@@ -66,8 +66,9 @@ async def encode_job(record: JobRecord, log: LogReader, root: str, texts: Shared
     if job.done is not None:
         done = to_json(job.done)
         changes = {name: done[name] for name in ("status", "usage", "error") if name in done}
-    state = await texts.state(record.id, at, changes)
-    return [SharedText(b'{"state":'), state, SharedText(b"," + members.removeprefix(b"{"))]
+    state = await texts.state(record.principal, record.id, at, changes)
+    rest = texts.body(record.principal, b"," + members.removeprefix(b"{"))
+    return [SharedText(b'{"state":'), state, rest]
 
 
 def job_members(job: JobResource) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class JobService:
             settings: The server's settings.
             metrics: Metrics that the service updates.
             store: Store of the jobs, which the service closes.
-            share: Share of the queue, the input memory and the worker threads that one principal may use.
+            share: Share of the queue, the memory for inputs and unread texts, and the worker threads that one principal may use.
             functions: Whether this process runs functions. If not, other processes must use the store, too.
         """
         self.endpoints = dict(endpoints)
@@ -86,7 +86,7 @@ class JobService:
         configured = settings.stream_token_secret
         secret = store.secret if configured is None else configured.encode()
         self.stream_tokens = StreamTokens(secret, settings.stream_token_ttl)
-        self.texts = SharedTexts(settings.max_unsent_bytes)
+        self.texts = SharedTexts(settings.max_unsent_bytes, share_of(settings.max_unsent_bytes, share))
         """Large texts that readers share."""
         self._live: dict[str, Job] = {}
         self._requests: set[asyncio.Task[Any]] = set()

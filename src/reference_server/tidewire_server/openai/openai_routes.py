@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,6 +31,7 @@ from tidewire_server.http.authentication import principal_of
 from tidewire_server.http.problem_responses import failure
 from tidewire_server.http.request_parameters import choice, idempotency_key, integer
 from tidewire_server.http.request_reading import read_body, root_of
+from tidewire_server.http.shared_response import SharedResponse
 from tidewire_server.openai.api_errors import ApiError, error_of, invalid
 from tidewire_server.openai.completion_objects import ChatWriter, CompletionWriter
 from tidewire_server.openai.job_inputs import JobRequest, chat_request, completion_request, response_request
@@ -121,8 +121,10 @@ class OpenAIHandlers:
         common = {"object": "model", "created": self._created, "owned_by": "tidewire"}
         if (name := request.path_params.get("name")) is not None:
             self._check_model(name)
-            return _json({"id": name, **common})
-        return _json({"object": "list", "data": [{"id": each, **common} for each in self._names]})
+            return self._json(request, {"id": name, **common})
+        return self._json(
+            request, {"object": "list", "data": [{"id": each, **common} for each in self._names]}
+        )
 
     @property
     def _names(self) -> list[str]:
@@ -154,7 +156,9 @@ class OpenAIHandlers:
         progress = TextProgress(job.items, tokens)
         if job.stream:
             return OpenAIStream(watch, writer, progress, headers, holds_head=True)
-        return _json(writer.completion(*await whole_texts(watch, progress, request.receive)), headers)
+        return self._json(
+            request, writer.completion(*await whole_texts(watch, progress, request.receive)), headers
+        )
 
     # ---- responses ---------------------------------------------------------------------------------------------
 
@@ -172,10 +176,10 @@ class OpenAIHandlers:
             return OpenAIStream(watch, writer, progress, headers, end, holds_head=not job.background)
         if job.background:
             with watch.attached():
-                return _json(writer.response(watch.record.status), headers)
+                return self._json(request, writer.response(watch.record.status), headers)
         try:
             (whole,), record = await whole_texts(watch, progress, request.receive)
-            return _json(writer.response(record.status, whole, record), headers)
+            return self._json(request, writer.response(record.status, whole, record), headers)
         finally:
             await end()
 
@@ -206,7 +210,7 @@ class OpenAIHandlers:
         whole = next(TextProgress(1, tokens).changes(at), None)
         writer = ResponseWriter(record, self._names[0], tokens)
         body = writer.response(str(at.view.value("/items/0/status")), whole, record if ended else None)
-        return _json(body, _job_header(request, record))
+        return self._json(request, body, _job_header(request, record))
 
     async def _find(self, request: Request) -> tuple[JobRecord, LogReader, TokenBytes | None]:
         """Return the job of a response. A job with several items is not a response."""
@@ -253,6 +257,13 @@ class OpenAIHandlers:
         headers = _job_header(request, submitted.record)
         return job, tokens, watch, headers | ({"idempotency-replayed": "true"} if submitted.replayed else {})
 
+    def _json(
+        self, request: Request, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> ASGIApp:
+        """Return a response. Readers that do not read it share one copy of its text, which may be that of a whole job."""
+        text = self._app.service.texts.body(principal_of(request), orjson.dumps(body))
+        return SharedResponse([text], 200, headers or {}, self._settings.stall_timeout)
+
     async def _tokens(self) -> TokenBytes | None:
         """Return the bytes of the tokens, which are read once. None if `generate` has no vocabulary."""
         endpoint = self._endpoints[ENDPOINT]
@@ -264,8 +275,3 @@ class OpenAIHandlers:
 
 def _job_header(request: Request, record: JobRecord) -> dict[str, str]:
     return {"tidewire-job": f"{root_of(request)}/jobs/{record.id}", "x-request-id": record.id}
-
-
-def _json(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    every = {"cache-control": "no-store"}
-    return Response(orjson.dumps(body), 200, every | dict(headers or {}), "application/json")

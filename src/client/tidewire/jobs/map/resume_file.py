@@ -65,6 +65,8 @@ BYTES_PER_INPUT: Final = 17
 """Memory for each input in the file: the last line's kind, its position, and the position of the last `submit` line."""
 MAX_HEADER_BYTES: Final = 4096
 """Maximum size of the first line. Of any other file, the client reads no more than this."""
+MAX_GAP: Final = 2**20
+"""Maximum number of inputs between two known ones. A map reads far fewer inputs ahead of those that it submits."""
 LINES_PER_TURN: Final = 1000
 """Number of lines that are read at the start before other tasks of the event loop run."""
 
@@ -216,7 +218,7 @@ class ResumeFile:
                 return
             try:
                 self._note(read_line(line), offset)
-            except (msgspec.DecodeError, ValueError, TypeError) as error:
+            except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
                 what = f"line {number} of the resume file {self._path} is damaged: {error}"
                 advice = (
                     "Restore the file from a copy, or delete this line and all lines after it. "
@@ -313,7 +315,8 @@ class ResumeFile:
         """
         match line:
             case SubmitLine():
-                if sum(1 for _ in indices_of(line.inputs)) != len(line.sha256):
+                # Count before any loop over the indices, because a damaged range may contain any number of them.
+                if sum(max(0, last + 1 - first) for first, last in line.inputs) != len(line.sha256):
                     raise ValueError("the numbers of inputs and digests differ")
                 self._next_number = max(self._next_number, line.number + 1)
                 for index in indices_of(line.inputs):
@@ -336,6 +339,9 @@ class ResumeFile:
 
     def _mark(self, index: int, kind: Known, offset: int) -> None:
         missing = index + 1 - len(self._kinds)
+        if missing > MAX_GAP:
+            # Without this check, a damaged index could take any amount of memory.
+            raise ValueError(f"input {index} follows input {len(self._kinds) - 1}")
         if missing > 0:
             self._kinds.extend(bytes(missing))
             self._offsets.extend([-1] * missing)
