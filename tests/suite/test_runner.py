@@ -18,15 +18,17 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from proof.servers.judge_server import plan
-from proof.servers.server_process import ALICE, running_server
-from tidewire_conformance import cli, parse_option_values, registry
+from proof.servers.judge_server import CALLER, plan
+from proof.servers.server_process import ALICE, SETTINGS, running_server
+from tidewire_conformance import cli, parse_option_values, registry, session
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.registry import Check
 from tidewire_conformance.report import json_report
 from tidewire_conformance.runner import Plan, run
+from tidewire_server import Server
+from tidewire_server.script_endpoint import add_script
 
 FEW = ["--only", "errors.unknown_resources_return_404", "--only", "framing.log_ends_with_exactly_one_done"]
 HEADER = ["--header", f"Authorization: Bearer {ALICE}"]
@@ -343,8 +345,11 @@ def test_a_check_is_not_failed_by_the_number_of_the_suites_jobs(server, alone, o
     assert ("reached max_jobs_per_principal" in verdict.note) is (outcome is Outcome.INCONCLUSIVE)
 
 
-def test_fewer_checks_run_together_if_the_server_allows_few_jobs():
+@pytest.mark.parametrize("limit", [{"max_jobs_per_principal": 6}, {"max_streams_per_principal": 2}])
+def test_fewer_checks_run_together_if_the_server_allows_few_jobs_or_streams(limit):
     running = []
+    server = Server(**SETTINGS | limit)
+    add_script(server)
 
     async def body(session):
         running.append(session)
@@ -353,9 +358,25 @@ def test_fewer_checks_run_together_if_the_server_allows_few_jobs():
         running.remove(session)
         session.expect("TW-DSC-001", True, "yes")
 
-    with running_server("few_jobs_per_caller") as url:
-        found, _ = verdicts(url, *(check_of(body, f"own.check{n}") for n in range(3)))
+    with server.running() as url:
+        checks = [check_of(body, f"own.check{n}", idle_stream=True) for n in range(3)]
+        found = asyncio.run(run(Plan(url, CALLER), checks))
     assert [each.outcome for each in found.verdicts] == [Outcome.PASS] * 3
+    has_idle_stream = any(each.check == "idle_stream" for each in found.record)
+    assert has_idle_stream is ("max_streams_per_principal" not in limit), "a check needs both streams"
+
+
+@pytest.mark.heavy
+def test_a_job_may_take_longer_than_the_first_reads(url, monkeypatch):
+    monkeypatch.setattr(session, "MAX_READS", 4)
+
+    async def waits_for_the_end(s):
+        job = await s.submit(s.script_sample({"sleep_ms": 600}))
+        read = await s.read_until(job, lambda now: now.member("done"))
+        s.at(read).equal("TW-DSC-001", read.member("status"), "succeeded")
+
+    found, _ = verdicts(url, check_of(waits_for_the_end), patience=0.1)
+    assert [(each.outcome, each.note) for each in found.verdicts] == [(Outcome.PASS, "")]
 
 
 def test_an_interrupt_keeps_the_results_so_far(url):

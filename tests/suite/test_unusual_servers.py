@@ -74,6 +74,23 @@ def test_a_missing_location_is_reported_as_missing():
     assert finding.got == "no Location"
 
 
+def test_a_stream_without_an_end_is_not_reported_as_an_effect_of_a_request():
+    """The stream ends without `done` in each check, so no check sees how the job ends."""
+
+    def cut(exchange, frame):
+        return b"" if b"event:done" in frame and exchange.method == "GET" else frame
+
+    names = (
+        "cancels.cancel_with_empty*",
+        "bodies.invalid_cancel*",
+        "resume.disconnect*",
+        "jobs.stream_continues*",
+    )
+    report = judged(FaultProxy(frames=[cut]), *names)
+    assert requirements(report) == set()
+    assert {each.outcome for each in report.run.verdicts} == {Outcome.INCONCLUSIVE}
+
+
 def end_as_succeeded(exchange, status, body):
     """Let each job that was cancelled end as succeeded, and a request to cancel return the ended job."""
     if exchange.path.endswith("/cancel"):

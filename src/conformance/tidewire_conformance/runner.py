@@ -18,7 +18,7 @@ from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason, Verdict, worst
 from tidewire_conformance.registry import Check
-from tidewire_conformance.session import JOBS_PER_CHECK, Hooks, Inconclusive, Session, Skip
+from tidewire_conformance.session import JOBS_PER_CHECK, STREAMS_PER_CHECK, Hooks, Inconclusive, Session, Skip
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY_TRIES, IncompleteResponseError, Wire
 from tidewire_conformance.wire.typed_json import MalformedJsonError
@@ -27,6 +27,11 @@ DEFAULT_CONCURRENCY = 16
 """Default number of checks that run concurrently."""
 CHECK_SECONDS = 120.0
 """Timeout of one check, in seconds. The option `--patience` multiplies it."""
+_REACHED_LIMITS = {
+    "too_many_jobs": "max_jobs_per_principal",
+    "too_many_streams": "max_streams_per_principal",
+}
+"""Codes of the refusals that the suite's own jobs and streams can cause, with the limits."""
 INTERRUPTED = "the run was interrupted"
 """Value of `cut_short` if the user interrupted the run with Ctrl-C."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
@@ -77,9 +82,10 @@ def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExcha
 
 
 def _max_lanes(server: Server) -> float:
-    """Return the number of concurrent checks whose jobs, and the idle one, stay below the server's limit of jobs."""
-    limit = server.limits.get("max_jobs_per_principal")
-    return math.inf if limit is None else (limit - 1) // JOBS_PER_CHECK
+    """Return the number of concurrent checks whose jobs and streams, with the idle ones, stay below the server's limits."""
+    shares = {"max_jobs_per_principal": JOBS_PER_CHECK, "max_streams_per_principal": STREAMS_PER_CHECK}
+    limits = {name: server.limits[name] for name in shares if name in server.limits}
+    return min(((limit - 1) // shares[name] for name, limit in limits.items()), default=math.inf)
 
 
 Watch = Callable[[Verdict, int, int], None]
@@ -218,7 +224,9 @@ class CheckProgress:
         together = [check for check in self.checks if not check.serial and not check.whole_run]
         serial = [check for check in self.checks if check.serial and not check.alone]
         async with AsyncExitStack() as stack:
-            if any(check.idle_stream for check in self.checks):
+            # A server that allows two streams needs both for a check that compares two readers.
+            idle_fits = server.limits.get("max_streams_per_principal", math.inf) > STREAMS_PER_CHECK
+            if idle_fits and any(check.idle_stream for check in self.checks):
                 await stack.enter_async_context(IdleStream(self._wire, server))
             async with asyncio.TaskGroup() as group:
                 for check in together:
@@ -309,21 +317,23 @@ async def _run(
 
 
 def _excuse_own_jobs(verdict: Verdict, assertions: list[Assertion]) -> None:
-    """Make a check inconclusive instead of failed if a submission got `too_many_jobs`, because of the suite's other jobs.
+    """Make a check inconclusive instead of failed if a request was refused because of the suite's other jobs or streams.
 
     Only a server that does not allow two checks at once can refuse them. The suite stays below a higher limit.
     """
     refused = [
         each
         for each in assertions
-        if not each.holds and each.exchange and each.exchange.code == "too_many_jobs"
+        if not each.holds and each.exchange and each.exchange.code in _REACHED_LIMITS
     ]
     if refused:
         assertions[:] = [each for each in assertions if each not in refused]
         verdict.outcome, verdict.why = Outcome.INCONCLUSIVE, None
+        exchange = refused[0].exchange
+        code = exchange.code if exchange else ""
         verdict.note = (
-            f"{refused[0].exchange} returned 429 too_many_jobs {BUSY_TRIES} times, because the jobs of the suite reached "
-            "max_jobs_per_principal; raise the limit for the run"
+            f"{exchange} returned 429 {code} {BUSY_TRIES} times, because the suite itself reached {_REACHED_LIMITS[code]}; "
+            "raise the limit for the run"
         )
 
 

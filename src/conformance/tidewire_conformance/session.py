@@ -22,6 +22,8 @@ JOB_SECONDS: Final = 30.0
 """Timeout, in seconds, for a job to end. The duration that was observed for the job's example is added to it, and the
 sum is multiplied by `--patience`.
 """
+STREAMS_PER_CHECK: Final = 2
+"""Number of streams that most checks have open at the same time. A check that opens more repeats refused requests."""
 MAX_READS: Final = 300
 """Maximum number of times that `Session.read_until` reads a job."""
 JOBS_PER_CHECK: Final = 4
@@ -339,17 +341,20 @@ class Session:
         self, job: Job, holds: Callable[[RecordedExchange], object], *, interval: float = READ_INTERVAL
     ) -> RecordedExchange:
         """Read the job resource repeatedly until a condition holds for the response, which contains a valid state. The
-        `interval` between two reads is in seconds.
+        `interval` between two reads is in seconds, and becomes longer if a long job needs it.
         """
+        seconds = max(MAX_READS * interval, JOB_SECONDS + job.sample.seconds)
         answer = await self.read(job)
-        for _ in range(MAX_READS):
+        for number in range(MAX_READS):
             if self.items(answer) and holds(answer):
                 break
-            await asyncio.sleep(interval * self.wire.patience)
+            # The job may take long, or wait in a queue behind others: the second half of the reads fills the time.
+            pause = interval if number < MAX_READS / 2 else 2 * seconds / MAX_READS - interval
+            await asyncio.sleep(pause * self.wire.patience)
             answer = await self.read(job)
         else:
             self.inconclusive(
-                f"{answer} did not show the expected state within {MAX_READS * interval * self.wire.patience:g} s"
+                f"{answer} did not show the expected state within {seconds * self.wire.patience:g} s"
             )
         return answer
 
@@ -386,6 +391,18 @@ class Session:
                 lambda now: now.ended or now.of_type("done"), JOB_SECONDS + job.sample.seconds
             )
             return await stream.to_end(CLOSE_SECONDS) if ends else stream.exchange
+
+    async def final_status(self, job: Job) -> str:
+        """Return the status of the event `done` of a job, or `no done`. The check is inconclusive without a whole stream."""
+        end = await self.stream(job)
+        self.require_whole(end)
+        return next((str(block.member("status")) for block in end.of_type("done")), "no done")
+
+    def require_whole(self, stream: RecordedExchange) -> None:
+        """End the check as inconclusive if a stream was refused or ended before `done`, which other checks judge."""
+        broke_off = stream.ended in {"cut", "whole"} and not stream.of_type("done")
+        if broke_off or not stream.is_stream:
+            self.inconclusive(f"{stream} returned {stream.status} without `done` {stream.fault}".rstrip())
 
     async def history(self, job: Job, *, sound: bool = True) -> RecordedExchange:
         """Read the complete log of a job, that is the stream from the cursor `0-0` until `done`.

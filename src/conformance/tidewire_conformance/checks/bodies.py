@@ -256,8 +256,7 @@ async def invalid_cancel_is_rejected(s: Session) -> None:
             refused = (answer.status, answer.code) in REFUSALS
             wanted = "400 malformed_body or 422 invalid_input for a body that is not JSON"
             s.at(answer).response("TW-JOB-087", refused, wanted)
-    done = (await s.stream(job)).of_type("done")
-    ended = done[0].member("status") if done else "no done"
+    ended = await s.final_status(job)
     if all(each.holds for each in s.assertions):
         s.expect(
             "TW-JOB-087", ended == sample.ended, f"the status {sample.ended} at the end of the job", ended

@@ -8,7 +8,7 @@ from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.state_history import Histories, id_text, items_of, job_bodies, key
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
-from tidewire_conformance.session import EVENT_STREAM, Session
+from tidewire_conformance.session import EVENT_STREAM, STREAMS_PER_CHECK, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve, without_query
 
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
@@ -219,15 +219,16 @@ async def ended_job_includes_done(s: Session) -> None:
 async def stream_continues_from_a_read(s: Session) -> None:
     """A stream that is opened with the `cursor` of a job resource continues from the `state` in that resource."""
     sample = s.long_running_sample()
-    job = await s.submit(sample)
-    for at in range(4):
+
+    async def read_and_follow(number: int) -> None:
+        job = await s.submit(sample)
         # Read the first job right after it was submitted, and each further job once its value has grown.
-        read = await s.read(job) if at == 0 else await s.read_until(job, _has_grown)
+        read = await s.read(job) if number == 0 else await s.read_until(job, _has_grown)
         if read.member("done"):
-            job = await s.submit(sample)
-            continue
+            return
         cursor = read.validated["cursor"]
         rest = await s.stream(job, cursor)
+        s.require_whole(rest)
         held = key(cursor) or (0, 0)
         first = next((key(block.id) for block in rest.logged), None)
         follows = first == (held[0], held[1] + 1) or _skips_ids(rest)
@@ -236,7 +237,8 @@ async def stream_continues_from_a_read(s: Session) -> None:
         _, steps = Histories([read, rest]).streams[0]
         fault = next((step.refusal for step in steps if step.refusal), "")
         s.at(rest).empty("TW-JOB-040", fault, "events that apply to the state in the job resource")
-        job = await s.submit(sample)
+
+    await s.concurrently(read_and_follow, range(4), at_once=STREAMS_PER_CHECK)
     if not s.assertions:
         s.inconclusive("each job had ended before the suite read it")
 
