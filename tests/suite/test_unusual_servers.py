@@ -7,6 +7,7 @@ import pytest
 
 from proof.servers.fault_helpers import drop_header, refuse, rewrite_body
 from proof.servers.fault_proxy import FaultProxy
+from proof.servers.faults.framing import event_held_until_the_next
 from proof.servers.judge_server import CALLER
 from proof.servers.server_process import SETTINGS
 from support.mutated_server import running
@@ -117,8 +118,8 @@ def test_a_cancelled_script_that_ends_as_succeeded_fails():
     assert "TW-JOB-050" in requirements(report)
 
 
-def test_a_cancelled_example_that_ends_as_succeeded_is_explained(monkeypatch):
-    """The suite does not know how long the job of an example runs."""
+def judged_without_script(hooks, name, monkeypatch):
+    """Judge a server with hooks, whose only endpoint has an example of 0.8 seconds, by one check."""
     server = Server(**SETTINGS)
 
     @server.endpoint(examples=[{"words": 8}])
@@ -127,15 +128,28 @@ def test_a_cancelled_example_that_ends_as_succeeded_is_explained(monkeypatch):
             stream.append("word ")
             await asyncio.sleep(0.1)
 
-    call, hooks = TidewireApp.__call__, FaultProxy(**SUCCEEDED)
+    call = TidewireApp.__call__
 
     async def changed(app, scope, receive, send):
         await hooks.wrap(lambda *arguments: call(app, *arguments))(scope, receive, send)
 
     monkeypatch.setattr(TidewireApp, "__call__", changed)
-    checks = [check for check in registry.checks() if check.name == "cancels.cancel_ends_the_job"]
+    checks = [check for check in registry.checks() if check.name == name]
     with server.running() as url:
-        report = grade(asyncio.run(run(Plan(url, CALLER), checks)))
+        return grade(asyncio.run(run(Plan(url, CALLER), checks)))
+
+
+@pytest.mark.parametrize("hold", [None, event_held_until_the_next])
+def test_an_event_that_waits_for_the_next_one_is_found_in_the_job_of_an_example(hold, monkeypatch):
+    hooks = FaultProxy(frames=[hold] if hold else [])
+    report = judged_without_script(hooks, "framing.events_are_sent_without_delay", monkeypatch)
+    assert requirements(report) == ({"TW-FRM-006"} if hold else set())
+    assert report.run.verdicts[0].outcome is (Outcome.FAIL if hold else Outcome.PASS)
+
+
+def test_a_cancelled_example_that_ends_as_succeeded_is_explained(monkeypatch):
+    """The suite does not know how long the job of an example runs."""
+    report = judged_without_script(FaultProxy(**SUCCEEDED), "cancels.cancel_ends_the_job", monkeypatch)
     (verdict,) = report.run.verdicts
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert (
