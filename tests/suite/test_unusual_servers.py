@@ -75,6 +75,12 @@ def test_a_missing_location_is_reported_as_missing():
     assert finding.got == "no Location"
 
 
+def test_streams_of_jobs_without_a_location_are_not_mixed_up():
+    hooks = FaultProxy(heads=[drop_header("location")])
+    report = judged(hooks, "jobs.submit*", "framing.streams*", "parameters", "TW-RES-007", "TW-DIF-035")
+    assert requirements(report) == {"TW-JOB-018", "TW-JOB-019"}
+
+
 def test_a_stream_without_an_end_is_not_reported_as_an_effect_of_a_request():
     """The stream ends without `done` in each check, so no check sees how the job ends."""
 

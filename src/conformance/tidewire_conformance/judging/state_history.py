@@ -245,7 +245,13 @@ def job_of(exchange: RecordedExchange) -> str:
     """Return the id of the job that a request is about, or an empty string if the request is not about a job."""
     place = exchange.response_header("location") if exchange.method == "POST" else ""
     path = without_query(resolve(exchange, place)) if place else exchange.path
-    return path.partition("/v1/jobs/")[2].partition("/")[0]
+    job = path.partition("/v1/jobs/")[2].partition("/")[0]
+    if not job and exchange.method == "POST" and exchange.path.endswith("/jobs"):
+        # Without a `Location`, which a check reports, only the body names the job. It must not be mixed up with others.
+        hello = exchange.of_type("hello")
+        named = hello[0].member("job") if hello else exchange.member("id")
+        return named if isinstance(named, str) else ""
+    return job
 
 
 def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
