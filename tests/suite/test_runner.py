@@ -379,12 +379,13 @@ def test_a_job_may_take_longer_than_the_first_reads(url, monkeypatch):
     assert [(each.outcome, each.note) for each in found.verdicts] == [(Outcome.PASS, "")]
 
 
-def test_an_interrupt_keeps_the_results_so_far(url):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_the_results_so_far(number, url):
     async def sound(session):
         session.expect("TW-DSC-001", True, "yes")
 
     async def interrupted(session):
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         await session.wire.request("GET", "/v1")
         await asyncio.Event().wait()
 

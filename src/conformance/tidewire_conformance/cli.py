@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,8 +58,8 @@ With `--profile sse`, the suite tests any URL that streams events, or
 any client that reads event streams, whether or not it uses Tidewire
 (docs/how-to/test-event-streams.md).
 
-An interrupt (Ctrl-C) ends the run, and the report shows the results
-so far. The grade, baselines and the pytest plugin are described in
+An interrupt (Ctrl-C) or SIGTERM ends the run, and the report shows the
+results so far. The grade, baselines and the pytest plugin are described in
 docs/reference/conformance.md.
 """
 
@@ -439,10 +440,14 @@ def _write_and_show(
 def _run(plan: Plan, checks: list[Check]) -> SuiteRun:
     with _show_progress(f"probing {plan.base_url}", len(checks) * plan.repeat) as (watch, announce):
         progress = CheckProgress(plan, checks, watch, announce)
+        # Continuous integration stops a job with SIGTERM, which by default would leave the jobs of the run running.
+        default = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         try:
             asyncio.run(progress.go())
         except KeyboardInterrupt:
             progress.cut_short = INTERRUPTED
+        finally:
+            signal.signal(signal.SIGTERM, default)
         return progress.run()
 
 
