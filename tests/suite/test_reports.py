@@ -147,6 +147,18 @@ def test_frames_show_event_times_and_mark_the_failing_event():
     assert any(line.endswith("< … 25 blocks") for line in lines)
 
 
+def test_a_long_request_line_or_header_is_abbreviated_except_in_the_command():
+    report = report_of_failure(
+        STREAM.encode().replace(b"\r\n\r\n", b"\r\nX-Long: " + b"9" * 5000 + b"\r\n\r\n", 1)
+    )
+    (_, assertion) = report.failures[0].broken[0]
+    exchange = assertion.exchange
+    exchange.url += "?after=1-" + "9" * 5000
+    exchange.request_headers = (*exchange.request_headers, ("Last-Event-ID", "1-" + "9" * 5000))
+    assert max(map(len, frames(assertion))) < 400
+    assert len(curl(exchange)) > 10_000
+
+
 def test_a_record_is_shown_once_and_abbreviated_in_the_middle():
     report = report_of_failure((STREAM + "".join(f"data:{number}\n\n" for number in range(40))).encode())
     verdict = report.run.verdicts[0]

@@ -132,11 +132,12 @@ def frames(assertion: Assertion) -> Iterator[str]:
 
 
 def _frames(exchange: RecordedExchange, marked: Block | None, names: Sequence[str]) -> Iterator[str]:
-    yield f"  {'0.0':>8}  > {exchange.method} {exchange.url}"
+    yield f"  {'0.0':>8}  > {_shown(exchange, f'{exchange.method} {exchange.url}'.encode())}"
     variables = dict(exchange.secrets)
     for name, value in exchange.request_headers:
         if name.lower() not in _IMPLIED_HEADERS:
-            yield f"  {'':>8}  > {name}: {f'${variables[value]}' if value in variables else value}"
+            shown = f"${variables[value]}" if value in variables else value
+            yield f"  {'':>8}  > {_shown(exchange, f'{name}: {shown}'.encode())}"
     if exchange.sent:
         yield f"  {'':>8}  > {_shown(exchange, exchange.sent)}"
     if not exchange.status:
@@ -146,7 +147,7 @@ def _frames(exchange: RecordedExchange, marked: Block | None, names: Sequence[st
     for name, value in exchange.header:
         # If the failure is in an event, the content type is the only relevant response header.
         if name.lower() not in _UNINTERESTING_HEADERS and (marked is None or name.lower() == "content-type"):
-            yield f"  {'':>8}  < {name}: {value}"
+            yield f"  {'':>8}  < {_shown(exchange, f'{name}: {value}'.encode())}"
     if exchange.is_stream:
         yield from _blocks(exchange, marked, names)
         if exchange.reader.unfinished:
