@@ -154,7 +154,9 @@ def chosen(only: Sequence[str], skip: Sequence[str], profiles: Sequence[str] = (
     """
     known = {requirement.profile for requirement in specification.requirements().values()} - {"client", "sse"}
     if unknown := [each for each in profiles if each not in known]:
-        raise UsageError(f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
+        raise UsageError(
+            f"there is no profile {', '.join(unknown)}; choose from {', '.join(sorted(known | {'sse'}))}"
+        )
     named = select(registry.checks(), Check.is_named_by, only, skip, "check")
     found = named
     if profiles:
