@@ -41,8 +41,8 @@ from tidewire_server.store.store_errors import StoreError
 F = TypeVar("F", bound=Callable[..., Any])
 
 ADDED_ROUTES: Final[list[Callable[[TidewireApp], Iterable[Route]]]] = []
-"""Functions with which every server calls `add_routes`. The package adds them, because this module imports nothing that is built
-on a server.
+"""Functions that every server passes to `add_routes`. The modules that define these functions import this one, so the package
+adds the functions to the list.
 """
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
@@ -234,7 +234,7 @@ class Server:
                 num_gpus=1)`. The endpoint can then be a class: each worker creates an instance, which loads the
                 model, and calls it for each batch. The default of `concurrency_limit` is the number of workers. If a
                 worker dies, or is replaced because a cancelled item did not end within `cancel_timeout`, its other
-                items follow `on_restart`. The function must not be async, and takes no late joiners.
+                items follow `on_restart`. The function must not be async, or receive inputs while it runs.
 
         Raises:
             TypeError: The function's signature is not supported.
@@ -279,7 +279,7 @@ class Server:
 
         Raises:
             SettingsError: A setting is unknown, or its value is not valid. It is a ValueError.
-            ValueError: The server has a function `principal`, and there are `tokens`, too.
+            ValueError: The server has a function `principal`, and `tokens` are set.
             RuntimeError: `app` has been accessed, or the server is running.
         """
         if self._serving.app is not None and options:
@@ -453,10 +453,10 @@ class _Serving:
         self.principal = principal
 
     def checked(self, settings: Settings) -> Settings:
-        """Return the settings, if they do not contradict the function `principal`.
+        """Return the settings, after a check that `principal` and `tokens` are not both set.
 
         Raises:
-            ValueError: There are tokens, too.
+            ValueError: Both are set.
         """
         if self.principal is not None and settings.tokens:
             raise ValueError(

@@ -1,8 +1,7 @@
 """Options of batched endpoints, and the validation of these options.
 
-With the option `workers`, the function is called outside of the server's process. The endpoint then calls the function of its
-`WorkerPool` in place of its own function. The function of the pool is asynchronous, and returns or yields the same values, so
-that a batched call does not depend on where the function runs.
+With the option `workers`, the endpoint's function runs in other processes. The server then calls `call` or `stream` of the
+endpoint's `WorkerPool` instead. Both return or yield the same values as the function itself.
 """
 
 import math
@@ -41,7 +40,7 @@ class Batching:
         return BatchBounds(self.max_size, self.max_cost, self.timeout)
 
     def padded(self, rows: int) -> int:
-        """Return the size to which a batch with this number of rows is padded: the smallest of `sizes` that fits."""
+        """Return the size to which a batch of `rows` inputs is padded: the smallest of `sizes` that fits."""
         return next((size for size in self.sizes if size >= rows), rows)
 
     def place(self, value: Any) -> BatchSlot:
@@ -124,7 +123,7 @@ def read_batching(
 
 
 class SlotCounts(NamedTuple):
-    """Numbers of an endpoint's workers, for the metrics."""
+    """Number of workers of an endpoint that are ready, and number of those that were lost. For the metrics."""
 
     total: int
     ready: int
@@ -139,17 +138,17 @@ class WorkerPool(Protocol):
 
     call: Callable[..., Any]
     """Coroutine function that calls the endpoint's function. Its arguments are `inputs`, the validated inputs with padding, and
-    `context`. It raises a `WorkerLostError` if the worker dies, or is replaced because a row was cancelled."""
+    `context`. It raises a `WorkerLostError` if the worker dies, or is replaced because an input was cancelled."""
     stream: Callable[..., Any]
     """Async generator function that calls the endpoint's function, if this is a generator. Its arguments and errors are those
     of `call`."""
 
     async def start(self, cancel_timeout: float) -> None:
-        """Start the workers, and return before they are ready. If they were started, do nothing.
+        """Start the workers, and return before they are ready. If they are already started, do nothing.
 
         Args:
-            cancel_timeout: Time in seconds in which a function must return, or end the row, after `ctx.rows[row].cancelled`
-                was set. Afterwards, its worker is replaced.
+            cancel_timeout: Time in seconds that the function has to return or end a row after `ctx.rows[row].cancelled` was
+                set. After this time, its worker is replaced.
 
         Raises:
             WorkersUnavailableError: The workers cannot be started.
@@ -166,7 +165,7 @@ class WorkerPool(Protocol):
 
 
 class Workers(Protocol):
-    """The option `workers` of an endpoint."""
+    """Value of the option `workers`, which creates the workers of an endpoint."""
 
     @property
     def count(self) -> int:
@@ -178,8 +177,8 @@ class Workers(Protocol):
 
         Args:
             name: Name of the endpoint.
-            function: The endpoint's function, or a class whose instances are called. It is not asynchronous, and takes no
-                late joiners.
+            function: The endpoint's function, or a class whose instances are called. It is not asynchronous, and receives no
+                inputs while it runs.
         """
         ...
 

@@ -25,9 +25,9 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the result of the call is no longer needed, because the item was cancelled or its deadline has passed.
 
-        For a batched call, the result is True only if all rows were cancelled. It is False for a context that a test creates, as
-        in `function(…, Context())`. The server cannot stop a function in a
-        worker thread, so such a function should check this property regularly and return early.
+        For a batched call, the result is True only if all rows were cancelled. It is False for a context that a test creates,
+        as in `function(…, Context())`. The server cannot stop a function in a worker thread, so such a function should check
+        this property regularly and return early.
         """
         if self._writer is not None:
             return self._writer.run.cancelled
@@ -36,7 +36,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Number of this attempt of the job, from 1. Each restart of the server that runs the job again adds 1.
+        """Number of the job's current attempt, counted from 1. Each restart of the server that runs the job again adds 1.
 
         A batched function must read this number for each row, as in `ctx.rows[row].attempt`.
 
@@ -48,7 +48,7 @@ class Context:
 
     @property
     def previous(self) -> Any:
-        """Last logged value of the item before this attempt, as a JSON copy. None in the first attempt.
+        """Copy of the item's last logged value before this attempt, as JSON. None in the first attempt.
 
         If the earlier attempts logged no value, this is the initial value. With `on_restart="rerun"`, each attempt
         begins again with the initial value, so this property contains only progress of the most recent attempt. With
@@ -115,7 +115,7 @@ def _own_writer(context: Context, member: str) -> ItemWriter | None:
 
 
 def _write(context: Context, action: Callable[[ItemWriter], None]) -> None:
-    """Write a report to the item of a context, or to the items of all rows."""
+    """Call `action` with the writer of a context's item, or with the writers of all rows."""
     if context._writer is None:
         for row in tuple(context._rows.values()):
             _write(row, action)

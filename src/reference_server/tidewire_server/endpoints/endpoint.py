@@ -128,7 +128,7 @@ class Options:
     """Workers that call the function outside of the server's process, such as `ray_workers(4, num_gpus=1)`. The endpoint can
     then be a class: each worker creates an instance, which loads the model, and calls it for each batch. The default of
     `concurrency_limit` is the number of workers. If a worker dies, or is replaced because a cancelled item did not end within
-    `cancel_timeout`, its other items follow `on_restart`. The function must not be async, and takes no late joiners."""
+    `cancel_timeout`, its other items follow `on_restart`. The function must not be async, or receive inputs while it runs."""
 
     def batching(self) -> Batching | None:
         """Return the batching options, or None if each call of the function handles one input.
@@ -244,25 +244,24 @@ class Endpoint:
                 f"endpoint {self.name!r}: on_restart must be 'rerun', 'fail' or 'continue', not {options.on_restart!r}"
             )
         self.on_restart_now: Callable[[], OnRestart] = lambda: options.on_restart
-        """Function that returns the value of `on_restart`. Only an endpoint of the server itself replaces it, if the value
-        depends on the server's settings."""
+        """Function that returns the value of `on_restart`. Built-in endpoints replace it if the value depends on the server's
+        settings."""
         self.time_limit = limit
         self.validate = options.validate
         self.checks_value = True
-        """Whether the final value is validated. False for an endpoint of the server itself whose values are always valid, and
-        so large that the validation would take longer than all other work."""
+        """Whether the final value is validated. False for built-in endpoints with values that are always valid, and so large
+        that the validation would take longer than all other work."""
         self.begins_itself = False
-        """Whether the function says when the work on an item begins (`ItemRun.begin`). Until then the item is queued. Only an
-        asynchronous endpoint of the server itself, without batches, sets it."""
+        """Whether an item stays queued until the function calls `ItemRun.begin`. Only built-in asynchronous endpoints without
+        batches set it."""
         self.on_limit_calls: Callable[[int], None] = lambda _: None
-        """Function that `limit_calls` calls. The scheduler sets it."""
+        """Function that `limit_calls` calls with the new limit. The scheduler sets it."""
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""
         self.continues: Callable[[Any, Any], bool] | None = None
-        """Function that returns whether an item with this input, as it was submitted, and this logged value can continue
-        after a restart, with
-        `on_restart="continue"`. Otherwise it runs again from the start."""
+        """Function that returns whether an item can continue after a restart, with `on_restart="continue"`. Its arguments are
+        the submitted input and the logged value. If it returns False, the item runs again from the start."""
         self.start: Callable[[], Awaitable[None]] | None = None
         """Coroutine function that the server calls when it starts, before any job runs."""
         self.unavailable: Callable[[], str | None] = lambda: None
@@ -293,7 +292,7 @@ class Endpoint:
         EndpointCapabilities.model_validate(self._capabilities)
 
     def describe_as(self, other: "Endpoint") -> None:
-        """Take over the schemas, the examples, the links and the capabilities of another endpoint for the same function."""
+        """Use the schemas, the examples, the links and the capabilities of another endpoint that has the same function."""
         self.input, self.value, self.examples = other.input, other.value, other.examples
         self.links, self._served = other.links, {}
         self._declared, self._capabilities = other._declared, other._capabilities
@@ -384,12 +383,12 @@ class Endpoint:
 
     @property
     def retracts_deliberately(self) -> bool:
-        """Whether the author of the endpoint passed the capability `rollback` as true."""
+        """Whether the endpoint was registered with the capability `rollback` set to true."""
         return bool(self._declared.get("rollback"))
 
     @property
     def guesses_columns(self) -> bool:
-        """Whether neither the option `columns` nor the annotation of a generator says where its value contains text."""
+        """Whether neither the option `columns` nor the annotation of a generator specifies the columns."""
         value = self.value
         return self._columns is None and self.is_generator and value.may_be_text and not value.is_text
 
@@ -432,8 +431,8 @@ class Endpoint:
         """Return the JSON Pointers of the item's columns. Columns are the texts and arrays that grow with each row of
         output. The pointers are relative to the item's value.
 
-        Columns are fixed before the function runs. If the value may become a text, as the value of a generator without an
-        annotation may, it is therefore a column from the start. Until it is a text, no diff uses the column [TW-DIF-073].
+        Columns are fixed before the function runs. A value that may become a text, such as that of a generator without an
+        annotation, is therefore a column from the start. No diff uses this column until the value is a text [TW-DIF-073].
         """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text or self.guesses_columns else []
@@ -474,7 +473,8 @@ class Endpoint:
             raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
         except ValueError as error:
             if function == "key or cost":
-                # A bug, such as `math.log(0)`. With `invalid_input`, the caller would look for the fault in the input.
+                # Report a bug, such as `math.log(0)`, as an error of the server. With `invalid_input`, the caller would look
+                # for the fault in the input.
                 raise self._failed(function, pointer=pointer) from error
             member = getattr(error, "member", None)
             code = getattr(error, "code", None) or "invalid_input"

@@ -18,7 +18,7 @@ _Call = tuple[Callable[[], Any], Callable[[Any], None], str]
 _idle: Final[list["_Worker"]] = []
 """Threads that can run a call. The last element became idle last, and gets the next call."""
 
-# The threads do not exist in a forked process. A call that is passed to one of them there would never end.
+# Forget the threads in a forked process, because they do not exist there. A call that is passed to one would never end.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
 
@@ -41,7 +41,7 @@ class _Worker:
                     continue
                 return
             result = function()
-            # Become idle first, because the report often starts the next call.
+            # Become idle before the call of `report`, because it often starts the next call.
             _idle.append(self)
             report(result)
             # Do not keep the objects of the last call alive while the thread waits.

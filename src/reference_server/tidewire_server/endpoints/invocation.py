@@ -41,14 +41,11 @@ reads the next value of an async generator.
 """
 
 _LARGE_TEXT: Final = 4096
-"""If the texts that a generator yields are longer than this number of code points, the server validates only the first
-and the last text.
-"""
+"""Length in code points above which the server validates only the first and the last of the texts that a generator yields."""
 
 _FEW_PAIRS, _MANY_PAIRS = 2, 16
-"""The server examines pairs of successive texts to decide whether a generator yields pieces instead of whole texts. It
-decides after `_MANY_PAIRS` pairs. If the generator ends earlier, it decides at the end, if there were at least
-`_FEW_PAIRS` pairs.
+"""Numbers of pairs of successive texts from which the server decides whether a generator yields pieces instead of whole texts.
+It decides after `_MANY_PAIRS` pairs, or at the end of the generator if there were at least `_FEW_PAIRS`.
 """
 
 _RARE: Final = 0.25
@@ -267,7 +264,7 @@ def _warn_about_pieces(endpoint: Endpoint, writer: ItemWriter) -> None:
 
 
 def _warn_about_columns(endpoint: Endpoint, at: str) -> None:
-    """Warn once in the log for each endpoint whose text no client finds, because it is not in a column."""
+    """Log once for each endpoint that it appends text outside of its columns, where clients do not look for text."""
     if not endpoint.guesses_columns:
         return
     endpoint.warned_about_columns = True
@@ -308,7 +305,7 @@ _ONLY_IN_BATCHES: Final = (
 def exit_replacement(error: BaseException) -> RuntimeError:
     """Create an ordinary error that replaces an exception such as `SystemExit`, which would otherwise end the server."""
     replacement = RuntimeError(f"the function raised {type(error).__name__}")
-    replacement.__cause__ = error  # its traceback has the line of the function
+    replacement.__cause__ = error  # its traceback shows the line that raised it
     return replacement
 
 

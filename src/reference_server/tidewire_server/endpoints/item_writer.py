@@ -40,7 +40,7 @@ def value_path(index: int, column: str = "") -> str:
 
 
 class ItemRun:
-    """Run of an item's function in one attempt: when it begins, whether it is cancelled, and the value before it.
+    """One attempt to run the function of an item, with its cancellation flag and the state before the attempt.
 
     Attributes:
         attempt: Number of the job's current attempt.
@@ -53,7 +53,7 @@ class ItemRun:
     __slots__ = ("_cancelled", "_place", "attempt", "begin", "on_cancel", "previous_state", "principal")
 
     def __init__(self, place: str, attempt: int, principal: str) -> None:
-        """Create the run of the item whose value is at a path in the state."""
+        """Create the run of an item. `place` is the path of the item's value in the job's state."""
         self._place = place
         self._cancelled = False
         self.attempt = attempt
@@ -140,7 +140,7 @@ class ItemWriter:
         return self.pending.state.value(self._place)
 
     def is_null(self, at: str | None) -> bool:
-        """Whether an append with the argument `at` concerns the item's value as a whole, and this value is null."""
+        """Return whether `at` refers to the item's whole value, and this value is null."""
         return self._path(at) == self._place and self.value is None
 
     def append(self, x: str | list[Any], at: str | None = None) -> None:
@@ -171,14 +171,14 @@ class ItemWriter:
         self._write(self.pending.change, [["t", path, n_last]])
 
     def row(self, members: Sequence[Any]) -> None:
-        """See `Stream.row`. If several items have columns, a row would append to the columns of all items, so the members are
-        appended to the columns of this item.
+        """See `Stream.row`. A row op would append to the columns of all items of the job. If several items have columns, the
+        members are therefore appended to the columns of this item separately.
         """
         self._yielded.forget()
         try:
             self._append_rows([encoded_row(members)])
         except ValueError:
-            # The members may have to be converted, which takes longer than the row itself.
+            # Convert the members only now, because the conversion takes longer than the row itself.
             if PLAIN.issuperset(map(type, members)):
                 raise
             self._append_rows([encoded_row([plain(member) for member in members])])
@@ -191,12 +191,12 @@ class ItemWriter:
     def replace_end(
         self, truncated: Sequence[int], additions: Sequence[str | list[Any]], n_stable: int
     ) -> None:
-        """Replace the end of the first columns in one event, and declare the beginning of the first one, a text, as
-        stable.
+        """Replace the end of the first columns in one event, and declare a prefix of the first column as stable. The first
+        column must be a text.
 
         Args:
             truncated: Number of code points or elements to remove from each of these columns.
-            additions: The string or the elements that each of these columns gets instead.
+            additions: String or elements to append to each of these columns afterwards.
             n_stable: Length of the stable prefix after the change, in code points.
 
         Raises:
@@ -216,7 +216,7 @@ class ItemWriter:
                 self._guard.stable[pointer] = max(n_stable, self._guard.stable.get(pointer, 0))
 
     def encoded_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Append rows whose elements are already JSON, which the log contains as it is.
+        """Append rows whose elements are already encoded as JSON. The log contains this JSON unchanged.
 
         Args:
             rows: For each row, a string for the first column, which is a text, and the JSON of one element for each other
@@ -231,7 +231,7 @@ class ItemWriter:
         self._append_rows([(orjson.loads(op), op) for op in encoded])
 
     def append_encoded(self, elements: Sequence[bytes], at: str) -> None:
-        """Append elements that are already JSON to an array. The log contains their JSON as it is.
+        """Append elements that are already encoded as JSON to an array. The log contains this JSON unchanged.
 
         Raises:
             ValueError: There is no array at this path.
@@ -306,8 +306,8 @@ class ItemWriter:
         """Set the JSON Pointers of the columns, relative to the value. They must not change while the function runs."""
         self._columns = self._guard.columns = tuple([value_path(self._index, column) for column in columns])
         self.growing = self._columns[0] if len(self._columns) == 1 else self._place
-        """Path to which `Stream.append` appends by default. `PendingEvents.append_text` accepts appends to it after the
-        first append, and refuses them while yielded values are compared, since an append must first end the comparison."""
+        """Path to which `Stream.append` appends by default. After the first append, `PendingEvents.append_text` accepts this
+        path. It refuses the path while yielded values are compared, because an append must first end the comparison."""
 
     def begin_with(self, initial: JsonValue) -> None:
         """Replace the value of a restored item by its initial value, if the two differ.

@@ -64,7 +64,7 @@ would conflict with names of pydantic. The members of the JSON input have the na
 
 
 class _Schema(GenerateJsonSchema):
-    """Generator of schemas that are I-JSON, because clients refuse a description that is not.
+    """Generator of JSON Schemas that are valid I-JSON. Clients reject an endpoint description that is not.
 
     A bound beyond ±2^53 is written with an exponent, and a default that is not I-JSON is left out.
     """
@@ -192,7 +192,7 @@ class ValueShape:
     rows: TypeAdapter[list[Any]]
     """Pydantic adapter that converts lists of values to JSON."""
     serialized: SchemaValidator | None
-    """Validator of the JSON, if `adapter` does not accept the JSON that it makes itself."""
+    """Validator of the JSON. None if `adapter` itself accepts the JSON that it produces."""
     schema: dict[str, Any]
     is_any: bool
     """Whether the function's signature does not specify the type of the value."""
@@ -512,8 +512,8 @@ def _input_shape(
 
 
 def _validating(model: type[BaseModel], default: Any, what: str) -> type[BaseModel]:
-    """Return a subclass of a model that forbids unknown members, so that a misspelled member is not ignored silently. Its members
-    have the values that the default of the parameter sets.
+    """Return a subclass of a model that forbids unknown members, so that a misspelled member is not ignored silently. The
+    defaults of its members are taken from `default`, the default of the parameter.
 
     A model that configures pydantic's `extra` keeps it.
 
@@ -525,7 +525,7 @@ def _validating(model: type[BaseModel], default: Any, what: str) -> type[BaseMod
             f"{what}: the default {default!r} is not a {model.__name__}; remove it, because an input without members "
             "has the defaults of the model"
         )
-    # Without `__slots__`, the layout of the subclass can differ, and its instances could not become those of the model.
+    # Without `__slots__`, the layout of the subclass can differ. Its instances could then not be changed to the model's class.
     namespace: dict[str, Any] = {"__module__": model.__module__, "__slots__": (), "__annotations__": {}}
     if "extra" not in model.model_config:
         namespace["model_config"] = ConfigDict(extra="forbid")

@@ -1,4 +1,4 @@
-"""Guard of an item's texts: no rollback without the capability, and the stable prefix, which never changes."""
+"""Check that a change retracts text only if the endpoint declares `rollback`, and never changes a stable prefix."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -74,7 +74,7 @@ class TextGuard:
         return n
 
     def stable_ops(self, pointer: str, n_first: int) -> list[Op]:
-        """Return the op that declares a prefix as stable, or none if the prefix is not longer than the one before. When the
+        """Return the op that declares a prefix as stable. The list is empty if the declared prefix is already as long. When the
         op is written, the caller must update `stable`.
         """
         if n_first <= self.stable.get(pointer, -1):

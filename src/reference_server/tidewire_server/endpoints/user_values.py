@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
     if type(value) in PLAIN:
         return value
     if isinstance(value, IOBase):
-        # pydantic would convert the file to a list of its lines, without an error.
+        # Reject the file. pydantic would convert it to a list of its lines, without an error.
         raise InvalidValueError(f"the value: {_FILE}")
     try:
         return _plain(value)
@@ -81,7 +81,7 @@ def serialized_form_validator(adapter: TypeAdapter[Any]) -> SchemaValidator | No
     try:
         return SchemaValidator(_serialized(schema))
     except SchemaError:
-        # From a version of pydantic with another core schema. The endpoint must work there, too.
+        # Another version of pydantic may have a different core schema. Accept all values, so that the endpoint still works.
         return SchemaValidator(core_schema.any_schema())
 
 
@@ -120,7 +120,7 @@ def _is_renamed(named: tuple[str, _Node]) -> bool:
 
 
 def _made_by_function(node: _Node) -> _Node | None:
-    """Return the schema of what the serializer function of a type returns, or None if there is no such annotation.
+    """Return the schema for the return annotation of a type's serializer function, or None if there is no such annotation.
 
     Without the annotation, the published schema is that of the type itself.
     """

@@ -1,4 +1,4 @@
-"""The value that a generator yields again and again (`YieldedValue`)."""
+"""Differences between the successive values that a generator yields (`YieldedValue`)."""
 
 from collections.abc import Callable
 from typing import Any
