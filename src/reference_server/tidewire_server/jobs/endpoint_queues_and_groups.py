@@ -97,8 +97,8 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
 
 
 def global_limits(endpoints: Collection[Endpoint]) -> dict[str, GlobalLimit]:
-    """Return the limits over all processes, by the name of the endpoint. The endpoints of a group share the limit that one of
-    them sets.
+    """Return the limit over all processes of each endpoint that has one, by name. In a group, one endpoint sets the limit for
+    all.
 
     Raises:
         ValueError: Two endpoints of one group set different limits.

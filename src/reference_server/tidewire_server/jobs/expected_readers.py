@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 RECONNECT_FACTOR: Final = 3.0
-"""Time for which a reader is expected, divided by the setting `retry`. The first retry delay of a client is at most 2.25
-times as long as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client by up to 1.5 for
-each attempt. The rest of the time is for the request, which takes long on a busy machine or a distant network.
+"""Factor by which the setting `retry` is multiplied to get the time for which a reader is expected. The first retry delay of a
+client is at most 2.25 times as long as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client
+by up to 1.5 for each attempt. The rest of the time is for the request, which takes long on a busy machine or a distant network.
 """
 
 MAX_RECONNECT_SECONDS: Final = 3.0
@@ -24,8 +24,8 @@ class _Expected:
 class ExpectedReaders:
     """Readers that may be about to request the stream of a job.
 
-    A reader is expected after it has submitted a job, and after its stream has ended, for as long as the first retry delay of
-    a client can take. The registry contains only jobs of this time.
+    A reader is expected after it has submitted a job, and after its stream has ended, for as long as the first retry delay of a
+    client can take. Afterwards, the job is removed from the registry.
     """
 
     def __init__(self, retry: float, clock: Callable[[], float]) -> None:

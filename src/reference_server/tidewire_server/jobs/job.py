@@ -151,7 +151,7 @@ class Job:
         return frozenset(index for index in self.unfinished() if self._items[index].cancelled)
 
     def unfinished(self, items: list[int] | None = None) -> list[int]:
-        """Return those of the items with these indices that have not ended, or all such items if `items` is None."""
+        """Return the indices in `items`, or of all items if it is None, whose items have not ended."""
         indices = range(len(self._items)) if items is None else items
         return [index for index in indices if not self._items[index].ended]
 
@@ -222,9 +222,9 @@ class Job:
                 item.span = tracing.start_run(self.record, index)
             else:
                 self.begin(index)
-            # The current task runs only this item, so the function needs no other task. A second task would begin only
-            # after the item's start was committed. A function that never waits would then need a second commit. A function
-            # in a thread cannot be cancelled.
+            # Run an async function in the current task, which runs only this item. A second task would begin only after the
+            # commit of the item's start, and a function that never waits would need a second commit. A function in a thread has
+            # no task, because it cannot be cancelled.
             item.task = asyncio.current_task() if self.endpoint.is_async else None
             try:
                 with tracing.running(item.span, self.id):
@@ -237,7 +237,7 @@ class Job:
             task, item.task = item.task, None
             if task is not None and task.cancelling():
                 if not item.writer.run.cancelled and self._loop_ends():
-                    # The event loop has cancelled the function, and ends without a drain. The next process runs it again.
+                    # The event loop ends without a drain, and has cancelled the function. The next process runs the item again.
                     self.suspend()
                     return False
                 await consume_cancellation(task)
@@ -295,8 +295,8 @@ class Job:
             self._items[index].limit = self._loop.call_later(limit, self._time_limit_exceeded, index, limit)
 
     def _work(self, index: int) -> Coroutine[Any, Any, JsonValue | Unset]:
-        """Return the coroutine that runs the function of an item. The caller awaits it itself, because each coroutine between
-        the task and the function runs again whenever the function waits.
+        """Return the coroutine that runs the function of an item. Await it directly: each coroutine between the task and the
+        function runs again whenever the function waits.
         """
         item = self._items[index]
         if item.value is None:
@@ -389,8 +389,8 @@ class Job:
                 self._errors.append(Problem.model_validate(stored["error"]))
 
     async def end_items(self, items: Iterable[int], status: ItemEnd, error: Problem | None = None) -> None:
-        """After `restore`, end those of the items that have not ended. Their functions do not run. If no unfinished item
-        remains, end the job.
+        """After `restore`, end the items that have not ended, without running their functions. If no unfinished item remains,
+        end the job.
         """
         for index in items:
             await self._end_item(index, status, error)
@@ -398,10 +398,9 @@ class Job:
             await self._finish()
 
     async def _run_recovered(self, index: int) -> JsonValue | Unset:
-        """Run the function of an item whose input is still in the store.
+        """Read and check an item's input, which is still in the store, and run the item's function.
 
-        If the start must be committed, it is committed first. If the server crashes while it checks the input, the crash
-        counts as an attempt.
+        If the start must be committed, it is committed before the check. A crash during the check then counts as an attempt.
         """
         if self.commits_starts:
             await self.commit()
@@ -602,7 +601,7 @@ class Job:
             if not self._unfinished:
                 await self._finish()
         except (HeadMovedError, StreamClosedError) as log_error:
-            # The reason why the job was stopped meanwhile is in the log already.
+            # If the job was stopped in the meantime, the log already contains the reason.
             level = logging.DEBUG if self._suspended else logging.WARNING
             _log.log(level, "job %s: cannot log the end of the job: %s", self.record.id, log_error)
             self.finished.set()

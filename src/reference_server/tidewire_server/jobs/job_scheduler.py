@@ -86,7 +86,7 @@ class JobScheduler:
             check_input: Function that validates the input of an item that was taken for a batch, and returns whether the item
                 can run. The default is `Job.check_input`.
             announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
-            shared: Whether other processes use the queue, too. A waiting job then has no `Job` object.
+            shared: Whether other processes use the queue, too. If so, a waiting job has no `Job` object.
             share: Share of each queue and of the worker threads that one principal may use.
             functions: Whether this process runs functions. If not, it takes no items.
             workers: Live processes that run functions, among them this one.
@@ -123,8 +123,8 @@ class JobScheduler:
         self._start_lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        """Context of the tasks that call functions. A request or another job that starts a task must not lend it its own
-        context, with its trace and its principal."""
+        """Context of the tasks that call functions. Without it, a task would inherit the trace and the principal of the request
+        or the job that starts it."""
         self._started: set[str] = set()
         """Endpoints that have started a call since `take_active` was last called."""
         bounds = {
@@ -177,7 +177,7 @@ class JobScheduler:
         )
 
     def refusal(self, endpoint: str, error: QueueFullError, items: int) -> ProblemError:
-        """Return the error with which a job of so many items is rejected because of the limits of the queue."""
+        """Return the error for a new job with this number of items that exceeds a limit of the queue."""
         endpoint_queue = self._endpoint_queues[endpoint]
         if error.of_principal:
             detail = (
@@ -198,7 +198,7 @@ class JobScheduler:
         endpoint_queue = self._endpoint_queues[entries[0].endpoint]
         name, job = endpoint_queue.endpoint.name, entries[0].job
         if self._shared:
-            # A request that is cancelled must not cancel the take: the items that the database has given would never start.
+            # Shield the task from a cancelled request. Otherwise items already taken from the database would never start.
             await asyncio.shield(self._start_task(self._start_waiting(endpoint_queue.group)))
         else:
             await self._start_waiting(endpoint_queue.group)
@@ -214,7 +214,7 @@ class JobScheduler:
         self._start_task(self._start_waiting(self._endpoint_queues[endpoint].group))
 
     async def start_restored(self) -> None:
-        """Start as many waiting items as possible, among them those of recovered jobs."""
+        """Start as many waiting items as possible, including those of recovered jobs."""
         self._resumed = True
         for endpoint_queue in self._endpoint_queues.values():
             if endpoint_queue.endpoint.batching is None or self._shared:
@@ -240,7 +240,7 @@ class JobScheduler:
         """Check the inputs of restored items, in the order in which the items run, and make the items available to
         batches. Their batch keys and costs depend on the inputs.
 
-        Several tasks share the iterator `remaining`, as many as one call has rows.
+        Several tasks share the iterator `remaining`. Their number is the maximum number of items per call.
         """
         for entry in remaining:
             job = self._find(entry)
@@ -252,8 +252,8 @@ class JobScheduler:
         """Publish the positions of the jobs that wait in a queue that other processes change, too.
 
         Args:
-            joined: Jobs whose readers may not have received their positions, because the log of a job that this process does not
-                run is freed with its last reader.
+            joined: Jobs whose new readers may not have received the positions. If a job runs elsewhere, its log, with the
+                position, is freed with its last reader.
         """
         self._announcer.forget(joined)
         for endpoint_queue in self._endpoint_queues.values():
@@ -320,8 +320,8 @@ class JobScheduler:
         """Take the next items of an endpoint from the queue, and start calls for them. Return False if the queue has returned
         no items.
 
-        Items whose take or whose job was on its way when the scheduler was stopped do not start: other processes may adopt
-        their jobs at any moment, and would run them as well.
+        If the scheduler is stopped while items are taken or their jobs are opened, these items do not start. Other processes
+        may adopt the jobs at any moment, and would run the items as well.
         """
         endpoint = endpoint_queue.endpoint
         if endpoint.batching is not None:
@@ -335,7 +335,7 @@ class JobScheduler:
                 self._start_task(self._start_batch(endpoint_queue, batch, arrivals))
             return bool(batch)
         limit = 1
-        # Other endpoints of the group, and callers that use their share of the threads, may have the turn after each call.
+        # Take one item, since after each call the turn may go to another endpoint, or a principal reach its share of threads.
         if endpoint.is_async and len(group.endpoint_queues) == 1:
             limit = int(min(group.limit - group.running, _MAX_TAKEN))
         taken = await self._queue.take(endpoint.name, limit=limit, skip=self._skipped(endpoint_queue))
@@ -391,7 +391,7 @@ class JobScheduler:
             if self._startable(each) > 0:
                 due = self._queue.due(each.endpoint.name)
                 if due > now:
-                    # Also for the endpoints in `exhausted`: a take may show when the next one can return items.
+                    # Include the endpoints in `exhausted`: taking items may have shown when the next items are due.
                     earliest = min(earliest, due)
                 elif each not in exhausted:
                     ready.append(each)
@@ -432,7 +432,7 @@ class JobScheduler:
                 group.served[entry.principal] = group.calls
 
     def _wake_when_due(self, group: ConcurrencyGroup, due: float) -> None:
-        """Start waiting items of a group at an event loop time. Do nothing if the time is infinite."""
+        """Start waiting items of a group at the event loop time `due`. Do nothing if it is infinite."""
         if due == math.inf:
             return
         if group.timer is not None:
@@ -460,7 +460,7 @@ class JobScheduler:
         try:
             waits_again = await self._start(entry, free)
             if waits_again:
-                # Before the release, so that the item keeps its turn.
+                # Put the item back before the release, so that it keeps its turn.
                 await self._queue.put([entry])
         finally:
             await free(measured=not waits_again)
@@ -472,7 +472,7 @@ class JobScheduler:
         self, endpoint_queue: EndpointQueue, rows: list[int], principal: str | None = None
     ) -> Callable[..., Coroutine[Any, Any, None]]:
         """Create a function that releases the slot and the worker thread of the call that starts now. Its argument `measured`
-        is whether the duration of the call counts for the estimates of waiting times.
+        says whether the duration of the call counts for the estimates of waiting times.
 
         Only the first call of the returned function has an effect. The argument `principal` is None for a batch.
         """
@@ -531,7 +531,7 @@ class JobScheduler:
         name, key, rows = endpoint_queue.endpoint.name, batch[0].slot.key, [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
-            # Otherwise new items could keep the batch running forever, and its thread would never become free.
+            # Let no item join while another group waits for a thread. Otherwise new items could keep the batch running forever.
             if not endpoint_queue.endpoint.is_async and await self._thread_is_wanted(endpoint_queue.group):
                 return []
             joined = await self._queue.take_batch(name, RunningBatch(key, running, cost))

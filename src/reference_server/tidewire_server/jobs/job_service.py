@@ -281,7 +281,7 @@ class JobService:
             block, document, size = first_block(plan.state, plan.at.columns, next_epoch(head), plan.reason)
             await (log.append(head, block) if retries is None else append(log, head, block, retries))
             self.metrics.logged(1, len(block.frames[0]))
-        # Without values, the columns of each item are set when its input is checked.
+        # If the inputs are not validated yet, the columns of an item are set when its input is checked.
         items = plan.state["items"]
         columns = [admitted.endpoint.columns(value) for value in admitted.values] or [[] for _ in items]
         job = self._activate(record, admitted, columns, log, document, size, crashed=interrupted.crashed)
@@ -303,7 +303,8 @@ class JobService:
             self.inputs.release(job.id)
             self.readers.unwatch(job.id)
             interrupted = Interrupted(job.record, b"", job.log, cancelled, crashed=True)
-            # Without other processes, no server would find the job after a disk was full for a moment.
+            # If no other process uses the store, retry: no server would find the job after a short failure, such as a full
+            # disk.
             retries = self._retries if self.store.replicas is None else None
             restarted = await self._continue(interrupted, admitted, None, retries)
         except (StoreError, HeadMovedError) as error:
@@ -314,14 +315,14 @@ class JobService:
             job.finished.set()
         if restarted is None:
             return
-        # The cancellations that arrived during the restart.
+        # Apply the cancellations that arrived during the restart.
         await restarted.cancel(sorted(job.cancelled_items - cancelled))
         try:
             if self.store.replicas is None:
                 await self.scheduler.requeue(restarted)
             else:
                 await self._ownership.return_to_queue(restarted)
-        except (StoreError, HeadMovedError) as error:  # `Heartbeat` finds the job, and recovers it.
+        except (StoreError, HeadMovedError) as error:  # `Heartbeat` finds the job later, and recovers it.
             _log.error("job %s: cannot be returned to the queue now: %s", job.id, error)
         self.shutdown.item_ended(restarted)
 
@@ -400,7 +401,7 @@ class JobService:
         # A new attempt may begin while the one before is abandoned.
         while (latest := self._live.get(record.id)) is not None and latest is not job:
             job = latest
-            # Otherwise, if the store refuses writes, the request would wait until `done` can be logged.
+            # Store the cancellation. Otherwise, if the store refuses writes, the request would wait until `done` can be logged.
             await self.store.jobs.save_cancelled(record.id, job.unfinished())
             await job.end_at_once()
         if job is None or job.record.done is None:
@@ -410,7 +411,7 @@ class JobService:
         self._cleanup.wake()
 
     async def _to_the_end(self, work: Coroutine[Any, Any, X]) -> X:
-        """Run a coroutine for a request to its end, even if the request is cancelled. A job that is half ended would stay so."""
+        """Run a coroutine for a request to its end, even if the request is cancelled. Otherwise, a job could stay partly ended."""
         task = asyncio.get_running_loop().create_task(work)
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
@@ -446,11 +447,11 @@ class JobService:
         job = self._live.get(entry.job)
         if job is None or not (job.has_input(entry.index) or await self._ownership.accepts(job, entry)):
             return False
-        # When the scheduler was stopped meanwhile, the item waits with its job for another process.
+        # If the scheduler was stopped in the meantime, the item and its job wait for another process.
         return not self.scheduler.stopped and await job.run_item(entry.index, free)
 
     def _announce(self, job_id: str, message: QueueMessage) -> bool:
-        """Publish the queue position of a job. Return False if this process keeps no position for later readers."""
+        """Publish the queue position of a job. Return False if this process does not keep the position for later readers."""
         job = self._live.get(job_id)
         if job is not None:
             job.announce(message)
@@ -467,7 +468,7 @@ class JobService:
             self.scheduler.publish_positions(self.readers.take_joined())
 
     async def _cancel_if_unread(self, job: Job, grace: float) -> None:
-        """Cancel a job that has had no reader at this process for its grace period, unless another process had one."""
+        """Cancel a job that has had no reader at this process for its grace period, unless it had a reader at another process."""
         left = 0.0
         if self.store.replicas is not None:
             try:

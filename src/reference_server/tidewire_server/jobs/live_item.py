@@ -62,7 +62,7 @@ class Item:
     writer: ItemWriter
     status: str = "queued"
     started: bool = False
-    """Whether the log says that the item is running. It may wait again."""
+    """Whether the log says that the item is running. This remains so if the item returns to the queue."""
     task: asyncio.Task[Any] | None = None
     """Task that runs the function, while an asynchronous function runs."""
     cancelled: bool = False
@@ -86,7 +86,7 @@ class Item:
         self.status, self.writer.run.begin = "starting", begin
 
     def start(self, leave: Callable[[], None] | None) -> bool:
-        """Set the status to running. Return whether the log does not say so yet. See the field `leave`."""
+        """Set the status to running, and set `leave`. Return whether the log must still record that the item is running."""
         self.status, self.leave = "running", leave
         is_first, self.started = not self.started, True
         return is_first
@@ -194,9 +194,9 @@ def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
 
 
 def slot_of_attempt(slot: BatchSlot, record: JobRecord) -> BatchSlot:
-    """Return the slot of an item in the current attempt of its job.
+    """Return the batch key and the cost of an item in the current attempt of its job.
 
-    A job whose worker or server was lost twice shares no more batches with other jobs. Otherwise an input that crashes the
+    A job whose worker or server was lost twice no longer shares batches with other jobs. Otherwise an input that crashes the
     worker in each attempt would fail all jobs of its batch, also those of other callers.
     """
     return slot if record.attempt <= SHARED_ATTEMPTS else slot._replace(key=(slot.key, record.id))

@@ -3,7 +3,8 @@
 A blocked event loop stops all streams. The most common cause is an `async def` function that computes for a long time
 or that waits without `await`. Without the warning, the only symptom would be that clients receive nothing.
 
-A timer of the event loop records the time, and a thread compares it. The table shows what the thread concludes from an old time:
+A timer of the event loop records the time, and a thread compares it with the current time. If the recorded time is old, the
+thread checks whether it was late itself, and concludes:
 
   the thread itself | CPU time of the process | conclusion
   ------------------+-------------------------+-------------------------------------------------------------------

@@ -9,8 +9,8 @@ so jobs receive only some of them:
   in the first `FRONT` items | every change, at most once per `queue_interval`
   behind these items         | after the queue has moved by `FRONT` items, or by 10% of its length if that is more
 
-If several processes share the queue, these updates also contain jobs of which only the estimate has changed, by a second and by
-a tenth: a process that starts or stops changes it, while the position stays.
+If several processes share the queue, a job also gets an update if only its estimated waiting time has changed, by at least one
+second and 10%. A process that starts or stops changes the estimate without changing the position.
 
 When 1,000 waiting items leave the queue one by one, the server computes about 20,000 positions instead of 500,000.
 """
@@ -147,7 +147,7 @@ class PositionAnnouncer:
         self._queue = queue
         self._workers = workers
         self._refused: dict[str, Collection[str]] = {}
-        """Jobs of an endpoint that every live process refuses, at the last update."""
+        """Jobs that every live process refused at the last update, by endpoint."""
         self._interval = interval
         self._announce = announce
         self._positions = defaultdict[str, QueuePositions](lambda: QueuePositions(shared=shared))

@@ -22,11 +22,11 @@ _log = logging.getLogger(__name__)
 
 
 class RefusedInputError(ItemError):
-    """The code of this process rejects an input that was accepted when the job was submitted. Other code may accept it."""
+    """The code of this process rejects an input that another version of the code accepted when the job was submitted."""
 
 
 class CheckedInput(NamedTuple):
-    """Validated input of an item, and what the endpoint derives from the input."""
+    """Validated input of an item, and the data that the endpoint derives from this input."""
 
     value: BaseModel
     columns: list[str]

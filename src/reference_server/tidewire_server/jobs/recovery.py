@@ -107,7 +107,7 @@ async def admit_again(
     state: Any = (await interrupted.log.state()).view.value()
     if endpoint is None:
         endpoint = Endpoint(_missing_function, Options(name=record.endpoint))
-        # A waiting job whose reader has just returned waits on.
+        # In a store of several processes, a waiting job continues to wait, for example because its reader has just returned.
         if store.replicas is None or state["status"] != "queued":
             reason = f"endpoint {record.endpoint!r} no longer existed after the server restarted"
     items = len(state["items"])
@@ -180,7 +180,7 @@ async def _continuing_items(
 ) -> frozenset[int]:
     """Return the indexes of the unfinished items that continue from their logged values in a new attempt.
 
-    Only the inputs of items whose values have changed are read. No more items than that have run.
+    Only the inputs of items with changed values are read, because only these items need the decision of the endpoint.
     """
     endpoint, stored = admitted.endpoint, admitted.stored
     if endpoint.on_restart != "continue":
@@ -214,7 +214,7 @@ def _new_attempt(
 
     Args:
         state: The newest state.
-        at: The newest state as the log has it, with its columns.
+        at: The same state as the log contains it, with its columns.
         initial: Initial value of each item.
         endpoint: Endpoint of the job.
         cancelled: Indexes of the items that a client had cancelled.

@@ -79,7 +79,7 @@ class SharedTexts:
         return self._share(principal, (job, after, last, len(frames)), frames)
 
     def body(self, principal: str, data: bytes) -> SharedText:
-        """Return the shared text of the body, or a part of the body, of a response to a principal. Equal ones share it.
+        """Return the shared text of a part or all of a response's body. Responses with equal bytes share one text.
 
         Raises:
             ProblemError: The texts would exceed the limit.
@@ -135,7 +135,7 @@ class SharedTexts:
         return text
 
     def _excess(self, principal: str, size: int) -> str | None:
-        """Return which limit a further text of a principal would exceed, or None."""
+        """Return the text of an error if a further text of a principal would exceed a limit, or None."""
         texts = [*self._in_use.values()]
         own = sum(len(text) for text in texts if text.principal == principal)
         total = sum(map(len, texts))

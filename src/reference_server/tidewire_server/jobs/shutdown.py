@@ -87,7 +87,7 @@ class Shutdown:
             retry: Setting `retry`, in seconds.
             release: Function that returns a job without running items to the queue that several processes share. None if only
                 this process uses the store.
-            leave_store: Function after which the other processes of a shared store adopt the jobs of this one.
+            leave_store: Function that lets the other processes of a shared store adopt the jobs of this process.
         """
         self.began = False
         """Whether the server was asked to stop."""
@@ -133,7 +133,7 @@ class Shutdown:
         self._changed.set()
 
     def item_ended(self, job: Job) -> None:
-        """Check whether the server still has to wait for a job, one of whose items has ended or waits again."""
+        """Check whether the server must still wait for a job, after one of its items has ended or has returned to the queue."""
         if job.id not in self._waits_for or self._continues(job):
             return
         if job.finished.is_set():
@@ -170,7 +170,7 @@ class Shutdown:
         jobs = list(self._jobs.values())
         if self.durable:
             await self._leave(jobs)
-            # Not after the functions have ended: one that ignores its cancellation would keep the readers waiting.
+            # Do not wait for the functions to end. One that ignores its cancellation would keep the readers waiting.
             for job in list(self._jobs.values()):
                 job.suspend()
             if self._leave_store is not None:

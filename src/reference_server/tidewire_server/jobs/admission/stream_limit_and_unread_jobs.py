@@ -35,7 +35,7 @@ class StreamReaders:
         self._attached: Counter[str] = Counter()
         """Number of readers of each job that has readers."""
         self._joined: set[str] = set()
-        """Jobs that have readers, of which the first one has attached since the last call of `take_joined`."""
+        """Jobs whose first reader has attached since the last call of `take_joined`."""
         self._watched: dict[str, _WatchedJob] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -108,8 +108,8 @@ class StreamReaders:
             self._start_timer(watched, seconds)
 
     def unwatch(self, job: str) -> None:
-        """Stop watching a job that has ended, or that is left to the next server process. Until that process has
-        started, this server itself keeps the readers away [TW-JOB-067].
+        """Stop watching a job that has ended, or that the next server process will continue. Until that process has started,
+        this server itself keeps the readers away [TW-JOB-067].
         """
         watched = self._watched.pop(job, None)
         if watched is not None:

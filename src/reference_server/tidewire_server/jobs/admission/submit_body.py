@@ -25,7 +25,7 @@ _MAX_ADMIT_SECONDS: Final = 0.005
 """Time for which inputs are validated before other tasks of the event loop run."""
 
 _NESTING_BYTES: Final = 2**16
-"""Number of bytes of a body with too many values that are checked for their nesting, which takes long in a whole body."""
+"""Number of bytes whose nesting is checked if a body has too many values. Checking the whole body would take long."""
 
 _NEVER_NULL: Final = frozenset({*SubmitBody.__struct_fields__} - {"input"})
 

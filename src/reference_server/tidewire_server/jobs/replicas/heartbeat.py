@@ -1,8 +1,8 @@
 """Heartbeat of one server process in a store that several processes share.
 
-Each second, or sooner after a notification, the process renews its lease, and then looks for work that the others have left
-for it: requests for jobs that it runs, jobs of dead processes, and waiting jobs that have to end. The renewal never waits for
-this work, because a process whose lease has expired loses its jobs.
+Each second, or sooner after a notification, the process renews its lease, and then looks for work from the other processes:
+requests for jobs that it runs, jobs of dead processes, and waiting jobs that have to end. The renewal never waits for this
+work, because a process whose lease has expired loses its jobs.
 """
 
 import asyncio
@@ -49,8 +49,7 @@ class Heartbeat:
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
             workers: Live processes, which each beat updates.
-            outage_timeout: Time without a beat, because the store cannot be reached, after which the functions of all jobs
-                are stopped.
+            outage_timeout: Time in seconds after which the functions of all jobs are stopped if the store cannot be reached.
             draining: Function that returns whether this process adopts no more jobs.
             on_beat: Function that is called after each beat.
         """
@@ -66,7 +65,7 @@ class Heartbeat:
         self._task: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        """Timer that stops all functions unless a beat sets it again."""
+        """Timer that stops all functions, unless a beat restarts the timer first."""
         self._beat_failures = FailureLog(
             _log, "a beat of this server failed; when its lease has expired, other servers adopt its jobs"
         )
@@ -75,7 +74,7 @@ class Heartbeat:
         """Jobs that this process owned at the last beat without running or opening them."""
 
     async def start(self) -> None:
-        """Renew the lease for the first time, and start the task that renews it again and again.
+        """Renew the lease for the first time, and start the task that renews it regularly.
 
         Raises:
             StoreError: The store cannot be written.
@@ -86,7 +85,7 @@ class Heartbeat:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Renew the lease no more."""
+        """Stop renewing the lease."""
         if self._timer is not None:
             self._timer.cancel()
         for task in (self._task, self._work):
@@ -132,8 +131,8 @@ class Heartbeat:
         self._timer = asyncio.get_running_loop().call_later(self._outage_timeout, self._give_up)
 
     def _give_up(self) -> None:
-        """Stop the functions of all jobs, because the store could not be reached for too long: meanwhile, another process may
-        have adopted the jobs. A job that this process still owns when the store is back is recovered by `_repair`.
+        """Stop the functions of all jobs, because the store could not be reached for too long. Another process may have adopted
+        the jobs in the meantime. A job that this process still owns when the store is back is recovered by `_repair`.
         """
         if not self._live:
             return
@@ -148,7 +147,7 @@ class Heartbeat:
             self._ownership.lose(job)
 
     async def _serve(self, beat: Beat) -> None:
-        """Do what a beat has found."""
+        """Serve the requests of other processes that a beat has found, and adopt jobs."""
         try:
             for owned in beat.owned:
                 await self._ownership.serve_requests(owned)
@@ -161,8 +160,8 @@ class Heartbeat:
             _log.exception("internal server error while looking for the jobs of other servers")
 
     async def _repair(self, beat: Beat) -> None:
-        """Find items that were taken from the queue in vain, because the answer of the database was lost, or because their job
-        could not be opened. A job counts only if it was idle at two beats, because a job that was just taken is not open yet.
+        """Recover jobs whose items were taken from the queue but do not run: the response of the database was lost, or the job
+        could not be opened. A job must be idle at two beats, because a job that was just taken is not open yet.
         """
         idle = frozenset(
             owned.id for owned in beat.owned if owned.id not in self._live or self._live[owned.id].only_waits

@@ -21,8 +21,8 @@ shows what this process does. In a store that only this process uses, it owns al
   runs here, but another process has adopted it         | stops its functions, and logs nothing more
   waits, and the code of this process rejects its input | returns it, and takes no more of its items
 
-*Returns* means: to the queue. A process that adopts fifty jobs and runs one item at a time would otherwise keep the other 49
-from idle processes.
+*Returns* means that this process returns the job to the queue. Otherwise, a process that adopts fifty jobs and runs one item at
+a time would keep the other 49 from idle processes.
 """
 
 import asyncio
@@ -40,8 +40,8 @@ from tidewire_server.store.store_errors import HeadMovedError, StoreError
 from tidewire_server.store.store_interface import Store
 
 PURGE_SECONDS: Final = 2.0
-"""Time in which the process that runs a job should end it before the response to the client that deletes it. Afterwards no
-process shows the job any more.
+"""Time in seconds that a request to delete a job waits for the process that runs the job to end it. Afterwards, no process
+shows the job any more.
 """
 
 ADOPTED_ELSEWHERE: Final = "another server has adopted or deleted the job"
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 async def end_of(log: LogReader) -> None:
-    """Wait until a log has ended, whichever process writes it."""
+    """Wait until a log has ended. Any process may be its writer."""
     changed = asyncio.Event()
     unwatch = log.watch(lambda _: changed.set())
     try:
@@ -97,7 +97,7 @@ class JobOwnership:
         self._open = open_job
         self._forget = forget
         self._refused: set[str] = set()
-        """Open jobs of which the code of this process rejects an input."""
+        """Open jobs with an input that the code of this process rejects."""
         self._differences: deque[tuple[str, str]] = deque(maxlen=100)
         """Endpoints and reasons of the last rejections. Each is logged as a warning once, however many jobs wait."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -121,8 +121,8 @@ class JobOwnership:
             return None
 
     async def _still_owns(self, job: Job) -> bool:
-        """Return whether an open job still belongs to this process, before one of its items starts. Otherwise stop the job:
-        the process that has adopted it would log the same start.
+        """Check, before an item of an open job starts, whether this process still owns the job. If not, stop the job and return
+        False, because the new owner would log the same start.
 
         Raises:
             StoreError: The lease of this process cannot be renewed. The item waits.
@@ -194,14 +194,14 @@ class JobOwnership:
         return False
 
     async def return_to_queue(self, job: Job) -> None:
-        """Return an open job without running items to the queue. If one of its items starts meanwhile, or if only this process
-        uses the store, the job stays open.
+        """Return an open job without running items to the queue. If one of its items starts in the meantime, or if only this
+        process uses the store, the job stays open.
         """
         if self._replicas is None:
             await self._store.queue.put(job.waiting_entries)
             return
         await job.commit()
-        # If an item has started during the commit, its ticket is gone, and no server would run it.
+        # An item may have started during the commit. Its queue entry is gone, and after a release no server would run it.
         if not job.only_waits:
             return
         # From now on, a request for this job finds no open job here, and waits for the lock.
@@ -213,7 +213,9 @@ class JobOwnership:
         await self._jobs.release(job.id, entries)
 
     async def put_again(self, job: Job) -> None:
-        """Add the waiting items of an open job to the queue, in which they may be missing, or return a refused job."""
+        """Add the waiting items of an open job to the queue, if they are missing there. If this process refuses the job's
+        items, return the job to the queue instead.
+        """
         if job.id in self._refused:
             await self.return_to_queue(job)
         elif entries := job.waiting_entries:
@@ -245,7 +247,7 @@ class JobOwnership:
         """
         if self._replicas is None:
             return False
-        # No other process may know the endpoint, and this one can end the job if no item continues.
+        # Perhaps no process knows the endpoint. This process can then end the whole job, but not continue the other items.
         can_open = record.endpoint in self._endpoints or items is None
         if items is None:
             log = await self._jobs.log(record.id)
@@ -272,7 +274,8 @@ class JobOwnership:
         if self._replicas is None:
             return
         if record.endpoint not in self._endpoints:
-            # Without this request, the items would fail when the job is opened, because their endpoint is unknown.
+            # Store a request to delete the job. Otherwise its items would fail when the job is opened, because their endpoint
+            # is unknown.
             await self._jobs.save_cancelled(record.id, (), purge=True)
         async with self._lock(record.id):
             job = self._live.get(record.id)
@@ -290,7 +293,7 @@ class JobOwnership:
                     await end_of(log)
 
     async def serve_requests(self, owned: OwnedJob) -> None:
-        """Do what clients have requested at other processes for a job that runs here. Earlier requests are repeated without
+        """Apply the requests that clients have sent to other processes for a job that runs here. Repeated requests have no
         effect.
         """
         job = self._live.get(owned.id)

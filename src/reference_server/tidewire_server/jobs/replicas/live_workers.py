@@ -1,4 +1,4 @@
-"""Processes that run functions, as they reported at their last beats, and what follows from it for an endpoint.
+"""Processes that run functions, with the load of each endpoint that they reported with their last heartbeats.
 
 A server without functions computes waiting times, free slots and `waits_for` from these reports alone. In a store that only
 one process uses, this process is the only worker.
@@ -20,12 +20,12 @@ class LiveWorkers:
         self.own: Callable[[], Mapping[str, EndpointLoad]] = dict
         """Function that returns the endpoints that this process runs."""
         self.own_load: Callable[[str], EndpointLoad | None] = lambda _: None
-        """Function that returns the load of one of them, or None if this process does not run the endpoint."""
+        """Function that returns the load of an endpoint, or None if this process does not run the endpoint."""
         self.others: Sequence[Mapping[str, EndpointLoad]] = ()
-        """The endpoints of each other process, at its last beat."""
+        """Loads of the endpoints of each other process, at its last beat."""
 
     def loads(self, endpoint: str) -> list[EndpointLoad]:
-        """Return what each process that runs an endpoint has reported."""
+        """Return the load of an endpoint in each process that runs it."""
         loads = [each[endpoint] for each in self.others if endpoint in each]
         own = self.own_load(endpoint)
         return loads if own is None else [own, *loads]
@@ -35,7 +35,7 @@ class LiveWorkers:
         return len(self.loads(endpoint))
 
     def total(self, endpoint: str) -> EndpointLoad:
-        """Return the sum of the slots of all processes, and the means of their calls, weighted by their slots."""
+        """Return the load of an endpoint over all processes: the sum of slots, and the means of calls, weighted by slots."""
         loads = self.loads(endpoint)
         if len(loads) <= 1:
             return loads[0] if loads else IDLE
