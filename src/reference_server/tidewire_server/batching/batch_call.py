@@ -17,8 +17,8 @@ Each item is a *row* of the call. The kind of function decides how the call runs
 
 If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are
 dropped. If the worker of the function dies, or is replaced because the function still processes a row that was cancelled,
-the unfinished rows follow `on_restart`. When the function has ended, the worker is released for the next batch. At this
-time, the log may not contain the ends of all rows yet.
+`on_restart` decides how the unfinished rows continue. When the function has ended, the worker is released for the next batch.
+At this time, the log may not contain the ends of all rows yet.
 """
 
 import asyncio
@@ -260,10 +260,10 @@ class BatchCall:
                     turn_ends = self._loop.time() + _TURN
 
     def _may_bisect(self, rows: list[BatchRow], error: Exception) -> bool:
-        # Do not bisect after an InvalidValueError. This error means that the function returned invalid results for the
-        # whole batch, so the cause is not a single input.
-        # Do not bisect after the loss of a worker either, because the rows follow `on_restart`.
-        # `rows` are those of the call, also the ones that were cancelled meanwhile: their inputs may be the cause.
+        # Do not bisect after an InvalidValueError. This error means that the function returned invalid results for the whole
+        # batch, so the cause is not a single input. Do not bisect after the loss of a worker either, because `on_restart`
+        # decides how its rows continue. `rows` includes the rows that were cancelled in the meantime, because their inputs may
+        # be the cause.
         kept = isinstance(error, InvalidValueError | WorkerLostError)
         return self._batching.bisect and len(rows) > 1 and not kept
 
@@ -339,7 +339,8 @@ class BatchCall:
                     yielded = await generator.asend(sent)
                 except StopAsyncIteration:
                     return
-                # Do not await the ends here: a cancel of the last other row cancels this task, and would lose them.
+                # Do not await the ends of the rows here. A cancellation of the last other row cancels this task, and would lose
+                # them.
                 if ended := take(yielded, self._rows, rows + padding, self._endpoint):
                     self._end_soon(ended)
                 sent = await self._late_joiners() if self._wants_late_joiners else self._no_late_joiners

@@ -55,8 +55,8 @@ class BatchedJob(Protocol):
         """Write the changes of the job to the log, such as the start of an item."""
 
     async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
-        """Continue some running items as the endpoint's `on_restart` says, because their worker is lost: fail them, or begin
-        a new attempt of the job.
+        """Handle the loss of the worker that ran these items. Depending on the endpoint's `on_restart`, fail them, or begin a
+        new attempt of the job.
         """
 
     async def settle(self, index: int, outcome: Outcome, *, logged: bool) -> None:

@@ -27,7 +27,7 @@ def take(
         InvalidValueError: The yielded object is not a mapping, or one of its keys is not the number of an existing row.
     """
     steps = checked_rows(yielded)
-    # Before any row ends: an error would lose the ends of the rows before it, and their items would run forever.
+    # Check all numbers before any row ends. A later error would lose rows that had ended, and their items would never end.
     for number in steps:
         if number not in rows and not (isinstance(number, Integral) and 0 <= number < known):
             raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""Appends to a log whose store may fail for a time."""
+"""Append blocks to a log, and retry while its store fails."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ RETRY_INTERVAL: Final = 1.0
 
 
 class AppendRetries:
-    """Whether a job's log accepts blocks.
+    """State of the retries for one job's log.
 
     Attributes:
         retrying: Whether the store refused the last block, which is retried.

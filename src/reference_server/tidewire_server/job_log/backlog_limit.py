@@ -1,4 +1,4 @@
-"""Bound of the changes of a job that wait for a commit."""
+"""Limit on the total size of a job's changes that wait for a commit."""
 
 import threading
 from typing import Final
@@ -52,7 +52,7 @@ class Backlog:
             raise LogUnavailableError(self.size)
 
     def stop(self) -> None:
-        """Wake the threads that wait, and let no other thread wait."""
+        """Wake the waiting threads. From now on, no thread waits."""
         self._stopped = True
         if self.fell is not None:
             self.fell.notify_all()

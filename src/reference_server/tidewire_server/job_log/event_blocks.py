@@ -1,4 +1,4 @@
-"""Blocks of encoded events that wait for a commit (`EventBlocks`): how an event is encoded, and in which block it stands."""
+"""Blocks of encoded events that wait for a commit (`EventBlocks`). The store writes one block at a time."""
 
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -12,31 +12,30 @@ from tidewire_server.job_log.open_event import OpenEvent, text_head
 from tidewire_server.job_log.text_check_schedule import checks_of
 
 BLOCK_BYTES: Final = 1024 * 1024
-"""Size in bytes at which a block of events is full. The store writes each block by itself, so that other jobs do not wait for
-all that one job has written."""
+"""Size in bytes at which a block of events is full. If a job has many pending events, other jobs wait only for one block."""
 
 EVENT_BYTES: Final = 64
-"""How many bytes a pending event counts for in the backlog in addition to its ops: its id, and the object that holds it."""
+"""Bytes that the backlog counts for each pending event in addition to its ops, for its id and the object that holds it."""
 
 
 class _FullBlock(NamedTuple):
-    """Pending events that are taken together, and the state after them."""
+    """Pending events that form one full block, and the state after them."""
 
     events: list[bytes]
     mark: tuple[list[Any], int]
     size: int
-    """What the events count for in the backlog."""
+    """Size of the events as counted in the backlog, in bytes."""
 
 
 class EventBlocks:
-    """The pending events of a job that nothing extends, in blocks. The caller must hold the lock of the state.
+    """The pending events of a job that can no longer grow, in blocks. The caller must hold the lock of the state.
 
     Attributes:
         full: The oldest events, if there are more than fit into one block. Only `take_full` removes them.
-        events: The fields of the later events, which are in the last block. They are encoded at once, because a worker thread
-            can write thousands of small events before the event loop commits them, and an object for each would be many
-            times as large. `PendingEvents.take` empties the list itself and sets `size` to 0, because a method would be
-            another call for each isolated event.
+        events: The fields of the later events, which are in the last block. They are encoded at once: a worker thread can write
+            thousands of small events before the event loop commits them, and an object for each event would be many times as
+            large. `PendingEvents.take` empties this list and sets `size` to 0 directly, which saves a call for each isolated
+            event.
         size: Size of these fields, in bytes.
     """
 
@@ -59,12 +58,12 @@ class EventBlocks:
         self.size = 0
 
     def end(self, event: OpenEvent) -> None:
-        """Let nothing extend the open event: compute its checks, encode it, and empty it. The state is then that after all
-        events.
+        """Complete the open event: compute its checks, encode it, and empty it. All events are then in blocks, and the state is
+        the one after the last of them.
         """
         if event.ops:
             of_column = len(event.ops) == len(self._columns) == 1 and event.ops[0][0] == self._column_head
-            # The shortest forms of an append to the only column, which is a text, are a string and a row.
+            # If an event appends to the only column, which is a text, its shortest form is a string, or a row if it has checks.
             if of_column and not event.due:
                 fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
             else:
@@ -86,7 +85,7 @@ class EventBlocks:
             self._end_block()
 
     def add(self, fields: bytes) -> None:
-        """Add an event that was never open. The state may be that before the event until the next call of `end`."""
+        """Add an event that was never open. Until the next call of `end`, the state may be the one before this event."""
         self.events.append(fields)
         self.size += len(fields)
         self._backlog.size += len(fields) + EVENT_BYTES

@@ -24,7 +24,7 @@ _AROUND_STATE: Final = 48
 class LimitedState:
     """The state of a job, including the changes that are not committed yet.
 
-    The methods that read the state may be called from any thread. The caller of the others must hold the lock.
+    Methods that read the state may be called from any thread. For all other methods, the caller must hold the lock.
 
     Attributes:
         document: The state. The caller must hold the lock to use it.
@@ -61,7 +61,7 @@ class LimitedState:
         self._envelope = len(orjson.dumps(document.columns)) + _AROUND_STATE
         deepest = max([path.count("/") for path in document.columns], default=0)
         self._element_depth = MAX_STATE_DEPTH - deepest - 1
-        """Depth that an element of any column may have."""
+        """Maximum nesting depth of an element of any column."""
         self._column_kinds: list[bool | None] | None = None
         """For each column, whether it is a text (True), an array (False) or neither (None). None if the columns must be
         looked up again."""
@@ -152,7 +152,7 @@ class LimitedState:
         return self._column_kinds
 
     def _additions(self, op: list[Any]) -> list[str | list[Any]] | None:
-        """Return what a valid row appends to each column, otherwise None."""
+        """Return what a row appends to each column, or None if the row is not valid."""
         kinds = self._column_kinds or self.column_kinds()
         if len(op) != len(kinds) + 1:
             return None

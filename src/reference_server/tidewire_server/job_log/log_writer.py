@@ -6,7 +6,7 @@
 The server commits an event before it sends the event, because readers read only the log. The first append after a pause
 is committed at once. Later appends are committed at most once in each `merge_window`, and so are the starts and the
 results of items in a job with several items. Any other change is committed at once, after all changes before it. Many large
-changes are committed in several blocks (`event_blocks.BLOCK_BYTES`), so that other jobs wait for one of them at most.
+changes are committed in several blocks (`event_blocks.BLOCK_BYTES`), so that other jobs wait for at most one block.
 """
 
 import asyncio
@@ -167,7 +167,8 @@ class LogWriter:
             HeadMovedError: The log was deleted, or another process writes it.
         """
         async with self._committing:
-            # Events that are added meanwhile wait for the next commit, unless they are in the last block.
+            # Write the current blocks. Events that are added in the meantime wait for the next commit, or are in the last
+            # block.
             for _ in range(len(self.pending.blocks.full) + 1):
                 block = self.pending.take(self._head)
                 if block is not None:

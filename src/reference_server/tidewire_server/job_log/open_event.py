@@ -1,4 +1,4 @@
-"""The open event of a job (`OpenEvent`), and the appends and rows that extend it, each encoded as JSON when it is made."""
+"""The open event of a job (`OpenEvent`): the last pending event, which later appends and rows can extend."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -59,13 +59,13 @@ def encoded_row(members: Iterable[Any]) -> EncodedRow:
 
 
 class OpenEvent:
-    """The last pending event, while appends and rows can extend it. It is empty if there is none.
+    """The last pending event, as long as appends and rows can extend it. Empty if there is no such event.
 
-    Each job has one object, which is emptied when the event ends. New containers for each event would cost 2 µs of the 17
+    Each job has one object, which is emptied when the event ends. New containers for each event would cost 2 µs of the 17 µs
     that an isolated append takes in the server.
 
     Attributes:
-        ops: The ops as JSON, each in pieces. An append is extended by another piece before its last one.
+        ops: The ops as JSON, each as a list of parts. To extend an append, a part is inserted before its last part.
         appends: The ops that later appends extend, by path. An op before a row is not extended, because that would change
             the order of the elements.
         due: Texts whose checks the event must contain.
@@ -103,7 +103,7 @@ class OpenEvent:
         return path in self.appends or path in self.texts
 
     def add_row_of(self, texts: Iterable[str]) -> list[str]:
-        """Let later appends begin new ops, and return those of the texts to which a row appends that were not counted."""
+        """Make later appends begin new ops after a row, and return those texts of the row that were not counted yet."""
         self.texts.update(self.appends)
         self.appends.clear()
         self.has_row = True

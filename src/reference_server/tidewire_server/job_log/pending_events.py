@@ -1,9 +1,9 @@
-"""Pending events of a job: the changes of its state that wait for a commit, each already applied and encoded.
+"""Pending events of a job: changes of its state that are already applied and encoded, and wait for a commit.
 
-A change is applied to the document and encoded as JSON at once, from any thread. It then stands in the list of pending
+A change is applied to the document and encoded as JSON at once, from any thread. It then becomes part of the list of pending
 events:
 
-  change                | where it stands
+  change                | where it is
   ----------------------+------------------------------------------------------------------------------------------
   append to a text      | in the last event if this event consists of appends and rows, with one op for each path;
   or an array           | otherwise, or if the event is full, in a new event
@@ -54,7 +54,7 @@ from tidewire_server.job_log.text_check_schedule import (
 from tidewire_server.store.log_interface import Block, StateAt
 
 _FRAMING: Final = 512
-"""How many bytes of `max_event_bytes` are kept free for an event's list `check`, its field names and its line ends."""
+"""Bytes of `max_event_bytes` that are reserved for an event's list `check`, its field names and its line ends."""
 
 
 class PendingEvents:
@@ -114,7 +114,7 @@ class PendingEvents:
         self.backlog = backlog
         self.urgent: bool = False
         self._wake: Callable[[], None] | None = wake
-        """None after `close`."""
+        """The argument `wake`. None after `close`."""
         self._merges = merges
         self._event_bytes = max_event_bytes - _FRAMING
         self._event_ops = max_event_ops
@@ -122,7 +122,7 @@ class PendingEvents:
         """Whether a commit of the pending events is already scheduled."""
         self.blocks = EventBlocks(state, backlog)
         self._open = OpenEvent()
-        """The event after them."""
+        """The last pending event, after those in `blocks`."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path."""
         self._texts: dict[str, bytes] = {}
@@ -135,7 +135,7 @@ class PendingEvents:
         self._texts[path] = text_head(path)
 
     def forbid_appends(self, path: str) -> None:
-        """Let `append_text` refuse the text at a path, such as that of an item that has ended."""
+        """Make `append_text` refuse the text at a path, for example because its item has ended."""
         if path in self._texts:
             with self.lock:
                 self._texts.pop(path, None)
@@ -143,8 +143,8 @@ class PendingEvents:
     def append_text(self, path: str, piece: str, *, is_open: bool = False) -> bool:
         """Append a piece to a text, if it is certain that the piece fits.
 
-        This method does in one call what `append` does in ten, because a token of a stream that is not merged takes this
-        way alone (tests/unit/test_server_write_path.py counts the calls).
+        This is the fast path for a single token: it needs one call where `append` needs ten.
+        tests/unit/test_server_write_path.py counts the calls.
 
         Args:
             path: JSON Pointer of the text.
@@ -314,8 +314,8 @@ class PendingEvents:
     def _write_snapshot(
         self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
     ) -> None:
-        """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks, so the event before it
-        contains those that are due because an item ends, and the event after it those of the changed texts.
+        """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks: those that are due because
+        an item ends are in the event before it, and those of the changed texts are in the event after it.
         """
         if check_below is not None:
             self._add_checks(self.pending_checks(check_below))
@@ -341,7 +341,7 @@ class PendingEvents:
             blocks.end(self._open)
             if blocks.full:
                 events, mark = blocks.take_full()
-                # Nothing else schedules a commit of the events that are left.
+                # Schedule a commit of the remaining events, because nothing else does.
                 self._signalled = self.urgent = True
                 if self._wake is not None:
                     self._wake()

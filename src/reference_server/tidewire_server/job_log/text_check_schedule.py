@@ -84,12 +84,12 @@ def note_change(unchecked: Unchecked, ops: Sequence[Op], document: Document) -> 
 
 
 def checks_of(paths: Iterable[str], document: Document) -> list[JsonValue]:
-    """Return the lengths and CRC-32s of texts, as an event contains them."""
+    """Return the lengths and CRC-32s of texts in the form in which an event contains them."""
     return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
 
 def split_checks(checks: list[JsonValue], max_bytes: int) -> Iterator[list[JsonValue]]:
-    """Divide checks into parts that take at most `max_bytes` bytes as JSON, if a single check does not take more."""
+    """Divide checks into lists of at most `max_bytes` bytes as JSON. A single check may be larger."""
     longest = max([len(orjson.dumps(check)) + 1 for check in checks], default=1)
     at_once = max(1, max_bytes // longest)
     for start in range(0, len(checks), at_once):
@@ -140,9 +140,7 @@ def _take(unchecked: Unchecked, place: str) -> dict[str, int]:
 
 
 def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None:
-    """Adapt the counts of changes after an array element was inserted or deleted: the counts of later elements belong
-    to other indexes now.
-    """
+    """Move the counts of later array elements to their new indexes after an element was inserted or deleted."""
     parent, _, index = path.rpartition("/")
     if not unchecked.changes or not index.isdigit() or not is_array(document, parent):
         return
@@ -155,7 +153,7 @@ def _shift(unchecked: Unchecked, path: str, document: Document, by: int) -> None
 
 
 def _elements(op: Op) -> int:
-    """Return by how many elements an op changes the length of an array at most."""
+    """Return the maximum number of elements by which an op changes the length of an array."""
     size = op[2] if len(op) > 2 else 1
     if op[0] == "t" and isinstance(size, int):
         return size
@@ -163,13 +161,13 @@ def _elements(op: Op) -> int:
 
 
 def _forget_truncated(unchecked: Unchecked, path: str, document: Document, most: int) -> None:
-    """Remove the texts of array elements that an event has removed. They may have other elements in their places now.
+    """Remove the counts of texts in array elements that an event has removed. Their paths may belong to other elements now.
 
     Args:
         unchecked: The counts. Updated in place.
         path: Path of the array.
         document: The document after the event.
-        most: By how many elements the event has changed the length of the array at most.
+        most: Maximum number of elements by which the event has changed the length of the array.
     """
     if not unchecked.changes or not is_array(document, path):
         return

@@ -59,7 +59,7 @@ class ShadowCopy:
         """For each long list that the current step has compared, by path: the JSON of its blocks, and the indexes of blocks
         that are known to contain no null."""
         self._last_blocks: dict[str, tuple[list[bytes], set[int]]] = {}
-        """The same for the step before, so that the old list need not be encoded again."""
+        """Blocks of the step before, so that the old list need not be encoded again."""
 
     def step(self, value: Any) -> list[Op]:
         """Compare a value with the previous value, return the ops for the differences, and keep a copy of the new value.

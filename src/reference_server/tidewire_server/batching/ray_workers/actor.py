@@ -1,4 +1,4 @@
-"""The Ray actor of one worker (`Actor`), which runs in a process of its own and calls the endpoint's function."""
+"""The Ray actor of one worker (`Actor`), which runs in a separate process and calls the endpoint's function."""
 
 import pickle
 import sys
@@ -23,7 +23,7 @@ from tidewire_server.errors import InvalidValueError, ItemError
 
 
 class _RowRun:
-    """Stands in for the `ItemRun` of a row."""
+    """Replacement for the `ItemRun` of a row, which exists only in the server process."""
 
     def __init__(self, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
         self._row, self._cancelled = row, cancelled
@@ -35,7 +35,7 @@ class _RowRun:
 
 
 class _RowWriter:
-    """Stands in for the `ItemWriter` of a row in its `Context`: the reports of the function become events."""
+    """Replacement for the `ItemWriter` of a row. It sends the reports of the function to the server process as events."""
 
     def __init__(self, put: Any, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
         self._put, self._row = put, row
@@ -79,7 +79,7 @@ class Actor:
         """Cancelled rows, each as the number of its call and its own number."""
 
     def live(self) -> None:
-        """Never return. The server sees that the actor has died when this call fails."""
+        """Never return. When the actor dies, this call fails, and the server notices it."""
         Event().wait()
 
     def cancel(self, call: int, rows: list[int]) -> None:
@@ -87,11 +87,11 @@ class Actor:
         self._cancelled.update((call, row) for row in rows)
 
     def run(self, call: int, inputs: list[Any], rows: dict[int, tuple[int, Any]]) -> Iterator[list[Any]]:
-        """Call the function, and yield its events, as many at once as there are.
+        """Call the function, and yield its events. Each yielded list contains all events since the previous list.
 
         Args:
             call: Number of the call. Later calls have higher numbers.
-            inputs: States of the inputs. Their class may have been created at run time, so that it cannot be pickled.
+            inputs: States of the inputs. The inputs themselves cannot be pickled if their class was created at run time.
             rows: Attempt and previous value of each row, without padding.
         """
         # A cancel can arrive before its call, or after the call has ended.
@@ -126,7 +126,7 @@ class Actor:
             put("raised", _portable(error))
 
     def _steps(self, inputs: list[Any], context: Context) -> Iterator[list[Any] | dict[int, Any]]:
-        """Yield what a generator yields, or the list of values that another function returns."""
+        """Yield each mapping that a generator yields, or the list of values that another function returns."""
         kind = self._shapes.input.made
         models = [kind.__new__(kind) for _ in inputs]
         for model, state in zip(models, inputs, strict=True):

@@ -1,4 +1,4 @@
-"""The Ray actors of one endpoint (`ActorPool`): it starts and replaces them, and runs each call on an idle one.
+"""Pool of the Ray actors of one endpoint (`ActorPool`). It starts and replaces actors, and runs each call on an idle actor.
 
 actor    | event                                                 | then
 ---------+-------------------------------------------------------+---------------------------------------------------
@@ -32,7 +32,7 @@ from tidewire_server.endpoints.yieldables import Last
 from tidewire_server.errors import ItemError, WorkerLostError
 
 _RETRY_DELAY: Final = 3.0
-"""Delay after an actor could not be started, in seconds."""
+"""Seconds to wait before the next attempt, after an actor could not be started."""
 
 _CALLS: Final = itertools.count()
 
@@ -64,7 +64,7 @@ class ActorPool:
         self._function = function
         self._cancel_timeout = 0.0
         self._slots: list[asyncio.Task[None]] = []
-        """Tasks, each of which keeps one actor running."""
+        """One task for each actor, which starts the actor again whenever it dies."""
         self._ready: set[Any] = set()
         self._idle: asyncio.Queue[Any] = asyncio.Queue()
         """Actors without a call. Some of them may have died, and are no longer in `_ready`."""
@@ -95,8 +95,8 @@ class ActorPool:
 
         def cancel_row(row: int) -> None:
             notify([row])
-            # If a job begins a new attempt, its rows must not interrupt those of other jobs. Otherwise the loss of one actor
-            # could cause the replacement of all.
+            # Ignore the row if its job has begun a new attempt. Replacing the actor would interrupt the rows of other jobs, and
+            # the loss of one actor could cause the replacement of all.
             if not writers[row].pending.closed:
                 loop.call_later(self._cancel_timeout, replace_unless_ended, row)
 

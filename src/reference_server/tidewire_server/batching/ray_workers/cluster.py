@@ -29,7 +29,7 @@ class RayCluster:
         self._connected = False
         """Whether this object has called `ray.init`. Otherwise the application has."""
         self.ray: Any = None
-        """The module `ray`, which is imported by the first `join`."""
+        """The module `ray`, which the first call of `join` imports."""
 
     async def join(self, address: str | None) -> None:
         """Connect to the cluster, unless this process is already connected to one. Each user must call `leave` later.
@@ -99,7 +99,7 @@ def _connect(ray: Any, address: str | None) -> bool:
 def on_loopback() -> Iterator[None]:
     """Let `ray.init` start a cluster on the loopback interface. Otherwise it would listen on all interfaces.
 
-    Ray has only a private name for this. `test_local_cluster_listens_on_loopback_only` fails if Ray changes it.
+    Ray offers only a private variable for this. `test_local_cluster_listens_on_loopback_only` fails if Ray changes it.
     """
     from ray._private import ray_constants  # noqa: PLC0415 - only if it is used
 

@@ -34,7 +34,7 @@ def ray_workers(
         count: Number of actors. It is the default of the endpoint's `concurrency_limit`.
         address: Address of the Ray cluster, such as `"auto"` or `"10.0.0.5:6379"`. Without it, the environment variable
             `RAY_ADDRESS` is used. If this is not set either, the server starts a local cluster on the loopback interface.
-        max_in_flight: Maximum number of yields and reports of a call that the server has not taken yet. The function then waits.
+        max_in_flight: Maximum number of unreceived yields and reports of a call. At this number, the function waits.
         start_timeout: Time in seconds in which an actor must have loaded the function. Afterwards another one is started.
         replace_timeout: Time in seconds for which a batch waits for an actor, for example while a lost actor is replaced.
             Afterwards its inputs fail with `unavailable`.
