@@ -1,4 +1,4 @@
-"""Lines in the server's log about background work that the store refuses again and again."""
+"""Log lines about background work that fails repeatedly because of the store."""
 
 import logging
 import time

@@ -13,21 +13,21 @@ _MAX_OUTDATED: Final = 64
 
 
 class _Row(NamedTuple):
-    """Row of the heap. The first row belongs to the principal that loses the next entry."""
+    """Total size of a principal's entries. The first element of the heap is the principal that loses the next entry."""
 
     minus_total: int
     changed: int
-    """Number of the change after which the principal has had this total. Of equal totals, the older one is first."""
+    """Number of the change that led to this total. Of equal totals, the older one is first."""
     principal: str
 
 
 class FairEviction(Generic[E]):
-    """Entries of a store by principal, each with a size. The next entry to delete is the oldest one of the principal whose
-    entries are the largest together.
+    """Entries of a store by principal, each with a size. The next entry to delete is the oldest entry of the principal whose
+    entries have the largest total size.
 
-    Therefore a principal that fills the store deletes its own entries, and not those of other principals. The entry that
-    was added last is deleted only if it is the only one: otherwise a large result would be deleted as soon as it exists.
-    Every method takes logarithmic time.
+    A principal that fills the store therefore loses its own entries, and other principals keep theirs. The entry that was added
+    last is deleted only if it is the only one: otherwise a large result would be deleted as soon as it exists. Every method
+    takes logarithmic time.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class FairEviction(Generic[E]):
     def evict(self) -> tuple[str, E]:
         """Remove the entry that the store must delete next. Return its principal and the entry.
 
-        If the entries of several principals are the largest, the principal that has had this total for the longest time
-        loses its oldest entry.
+        If several principals have the largest total size, the principal that has had it for the longest time loses its oldest
+        entry.
 
         Raises:
             LookupError: There is no entry.

@@ -36,7 +36,7 @@ class NewJob(NamedTuple):
     """Queue entries of all items."""
     slots: Sequence[BatchSlot] | None
     """Batch key and cost of each item, or None if the endpoint is not batched. A store of several processes keeps them until
-    the job ends, so that an item returns to the queue with them at a process whose code rejects the item's input."""
+    the job ends. A process whose code rejects an input needs them to return the item to the queue."""
     limits: QueueLimits
     """Limits that the job must not exceed."""
     deadline: float | None = None
@@ -61,7 +61,7 @@ class Interrupted:
     """Whether a client has deleted the job (`save_cancelled`). All items are then in `cancelled`."""
     crashed: bool = False
     """Whether a process that owned the job has crashed, and the job has not started since, so that the attempt counts
-    (`max_attempts`). A failure to open the job, and a release before its start, change nothing about this.
+    (`max_attempts`). A failure to open the job, and a release before its start, do not change this value.
     """
     unread: float = 0.0
     """See `Replicas.unread_for`. 0 if only this process uses the store."""
@@ -100,7 +100,7 @@ class Jobs(Protocol):
         """Commit a new job, the first block of its log, its idempotency key and its queue entries in one transaction.
 
         Concurrent calls cannot exceed the limits together. Only the queue limit can be exceeded by jobs of different principals
-        that several processes commit at the same moment: a lock for each endpoint would let these commits wait for each other.
+        that several processes commit at the same moment: a lock for each endpoint would make these commits wait for each other.
         If several errors apply, the one that is listed first below is raised. If the caller is cancelled, the job may still be
         added.
 
@@ -167,9 +167,8 @@ class Jobs(Protocol):
     # ---- ownership ---------------------------------------------------------------------------------------------------
 
     async def adopt(self, known: Collection[str]) -> Sequence[str]:
-        """Own the unfinished jobs that processes that have stopped have left, and the waiting jobs some of whose items have to
-        end now. Return the ids of these jobs, the oldest job first, including those of an earlier call that were not reopened
-        yet.
+        """Become the owner of the unfinished jobs of stopped processes, and of waiting jobs with items that have to end now.
+        Return the ids of these jobs, oldest first. Jobs of an earlier call that were not reopened yet are included.
 
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
 
@@ -180,7 +179,7 @@ class Jobs(Protocol):
         ...
 
     async def claim(self, job: str) -> bool:
-        """Own an unfinished job that no running process owns, in order to end some of its items.
+        """Become the owner of an unfinished job that no running process owns, in order to end some of its items.
 
         The caller must `reopen` the job. Until `release`, no item of the job can be taken.
 
@@ -191,8 +190,8 @@ class Jobs(Protocol):
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Load an unfinished job that this process owns since `adopt`, `claim`, or a `take` of one of its items, in order to
-        continue its log. Return None if the job has ended or was deleted in the meantime.
+        """Load an unfinished job that this process has owned since `adopt`, `claim`, or a `take` of one of its items, in order
+        to continue its log. Return None if the job has ended or was deleted in the meantime.
 
         If the caller fails to continue or to `release` the job, it may reopen the job again.
         """

@@ -39,8 +39,8 @@ class Queue(Protocol):
                 that runs no functions: `take` then returns nothing, and `due` is infinite.
             wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
                 earlier for a reason other than a call of this object or of `Jobs.add`.
-            limits: Limits over all processes, by the name of the endpoint. `take` and `take_batch` return nothing while as many
-                calls run. A store that only one process uses ignores them, because the process has the same limits.
+            limits: Limits over all processes, by the name of the endpoint. `take` and `take_batch` return nothing while the
+                limit is reached. A store that only one process uses ignores them, because the process has the same limits.
         """
         ...
 
@@ -51,9 +51,9 @@ class Queue(Protocol):
 
         Args:
             entries: Items of one job.
-            slots: Batch key and cost of each item, with which the items of a batched endpoint are placed. None if they are
-                those of `NewJob.slots`, which only a store of several processes knows, or are not known yet: a later call with
-                the same items places them.
+            slots: Batch key and cost of each item, which place the items of a batched endpoint. None if a store of several
+                processes must use `NewJob.slots`, or if they are not known yet. In the latter case, a later call with the same
+                items places them.
         """
         ...
 

@@ -1,5 +1,5 @@
-"""Records that a store keeps: jobs, tombstones and idempotency keys, the range of events in a log, and waiting items with
-their batches. Also the limits on how much it keeps (`Retention`, `QueueLimits`).
+"""Types of the records in a store: jobs, tombstones and idempotency keys, the range of events in a log, and waiting items with
+their batches. Also the limits on the size of a store (`Retention`, `QueueLimits`).
 """
 
 from bisect import bisect_right
@@ -108,7 +108,7 @@ class QueueEntry(NamedTuple):
 
 
 class EndpointLoad(NamedTuple):
-    """What a process reports about an endpoint whose functions it runs."""
+    """Load of an endpoint, as reported by a process that runs its functions."""
 
     slots: float = 1.0
     """Concurrency limit of the endpoint or of its group, which may be infinite."""
@@ -121,7 +121,7 @@ class EndpointLoad(NamedTuple):
 
 
 class OwnedJob(NamedTuple):
-    """Unfinished job that this process owns, with what clients have requested at other processes."""
+    """Unfinished job that this process owns, with the requests that clients have sent to other processes."""
 
     id: str
     cancelled: frozenset[int]
@@ -199,7 +199,7 @@ class BatchItem(NamedTuple):
     entry: QueueEntry
     slot: BatchSlot
     waited: float
-    """Number of seconds that the item has waited since it was placed."""
+    """Number of seconds since the batch key and the cost of the item became known to the queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class QueueFullError(Exception):
 
 
 class TooManyJobsError(Exception):
-    """A job was not added, because its principal has as many unfinished jobs as it may have."""
+    """A job was not added, because its principal has reached its limit of unfinished jobs."""
 
 
 class KeyUsedError(Exception):

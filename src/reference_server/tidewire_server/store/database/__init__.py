@@ -1,1 +1,1 @@
-"""Parts that the stores in SQLite and PostgreSQL share: the rows and the cache of a log, checkpoints, threads, test writes."""
+"""Code that the SQLite and PostgreSQL stores share: rows and cache of a log, checkpoints, threads, and test writes."""

@@ -1,8 +1,8 @@
-"""Rows in which a database stores the events of a log, and the events and the state that they contain.
+"""Encoding of a log's blocks as rows of a database table.
 
 A block is one row, or several rows if it is large. A row contains whole events. An event or a state of more than `PIECE_BYTES`
-is divided into pieces, which are written one by one before the row that they belong to, so that the appends of other jobs do not
-wait for all of them. Nothing reads them before that row is committed.
+is divided into pieces. They are written one by one before the row that refers to them, so that the appends of other jobs do not
+wait for all of them. Pieces are not read before their row is committed.
 """
 
 from array import array
@@ -25,7 +25,7 @@ ROW_BYTES: Final = 64 * 1024
 """Size above which a block is stored in several rows. With smaller rows, a small read loads less data."""
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Maximum size of the events of a row, or of a state, that is not divided into pieces; and the size of a piece."""
+"""Size in bytes above which the events of a row, or a state, are divided into pieces. It is also the size of a piece."""
 
 
 class BlockRow(NamedTuple):
@@ -72,15 +72,15 @@ class Piece(NamedTuple):
     """Sequence number of the last event of the row, or of the last event before the state."""
     is_state: bool
     key: bytes
-    """A zero byte, with which no event and no state begins, and the first 16 bytes of the SHA-256 of all pieces together. A
-    repeated append therefore writes the same pieces, and an append of another server cannot change them."""
+    """Key of the pieces: a zero byte, with which no event and no state begins, and the first 16 bytes of the SHA-256 of all
+    pieces together. A repeated append therefore writes the same pieces, and an append of another server cannot change them."""
     number: int
-    """Place of the piece, from 0."""
+    """Index of the piece among those with its key, from 0."""
     content: bytes
 
 
 class Content(NamedTuple):
-    """What a database stores of a block."""
+    """Encoded events of a block, and the state after it, as a database stores them."""
 
     rows: list[BlockRow]
     state: bytes | None
@@ -95,7 +95,7 @@ class Content(NamedTuple):
         return cls(rows_of(block), state, None if state is None else len(state))
 
     def divided(self, state_seq: int) -> "tuple[Content, list[Piece]]":
-        """Return the content with keys instead of what is stored in pieces, and the pieces.
+        """Divide large events and a large state into pieces. Return the content with their keys instead, and the pieces.
 
         Args:
             state_seq: Sequence number of the last event before the state.
@@ -114,7 +114,7 @@ def is_key(content: bytes) -> bool:
 
 
 def _divide(pieces: list[Piece], seq: int, content: bytes, *, is_state: bool) -> bytes:
-    """Return the content, or the key of its pieces if it is too large, and add these to the list."""
+    """Return the content if it is small. Otherwise add its pieces to the list, and return their key."""
     if len(content) <= PIECE_BYTES:
         return content
     key = b"\0" + sha256(content).digest()[:16]
@@ -184,7 +184,7 @@ def state_of(
     Args:
         checkpoint: Sequence number, epoch, columns and state of a checkpoint.
         rows: The members `last`, `epoch` and `frames` of the rows after the checkpoint, in the order of their events.
-        where: The log, for messages.
+        where: Description of the log, for error messages.
 
     Raises:
         StoreError: The events cannot be applied to the state.

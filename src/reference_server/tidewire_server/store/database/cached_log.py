@@ -1,5 +1,4 @@
-"""Event log of one job in a database, without the statements of the database: the cache of the newest events, and what an append
-changes.
+"""Base class of a job's event log in a database (`CachedLog`). Its subclasses contain the SQL statements.
 
 Most readers need only the newest events, which are cached in memory. All other readers are served from the database.
 """
@@ -58,7 +57,7 @@ def new_columns(record: JobRecord) -> dict[str, Any]:
 
 
 def end_columns(record: JobRecord, log_ttl: float) -> dict[str, Any]:
-    """Return the values that a job record gets when the job ends, by their SQL columns, of which `done_message` is `done`."""
+    """Return the values that change in a job's row when the job ends, by SQL column. The column `done_message` contains `done`."""
     ended_at = record.ended_at or 0.0
     done = None if record.done is None else orjson.dumps(to_json(record.done))
     return {
@@ -70,7 +69,7 @@ def end_columns(record: JobRecord, log_ttl: float) -> dict[str, Any]:
 
 
 class BlockAppend(NamedTuple):
-    """A block to append, and what the append changes in addition."""
+    """A block to append, and the other changes that belong to the append."""
 
     job: int
     """Number of the job in the database."""
@@ -86,16 +85,16 @@ class BlockAppend(NamedTuple):
     extent: Extent
     """Extent of the log after the append."""
     divided: Content | None = None
-    """What to store of the block, if its pieces were written before."""
+    """Content whose pieces were already written, or None if the block was not divided."""
 
     @property
     def content(self) -> Content:
-        """What to store of the block."""
+        """Content to store for the block."""
         return self.divided or Content.of(self.block, with_state=self.plan.write)
 
 
 class AppendResult(NamedTuple):
-    """Sizes in bytes of what a block has written."""
+    """Sizes in bytes of the data that an append has written."""
 
     state_bytes: int | None = None
     """Size of the state checkpoint, or None if no checkpoint was written."""
@@ -136,7 +135,7 @@ class CachedLog(Subscribers, ABC):
         self._schedule = schedule
         self._closed = False
         self._large_append: asyncio.Task[None] | None = None
-        """The last large append, because the event loop has only weak references to tasks."""
+        """Task of the last large append. The event loop itself has only weak references to tasks."""
 
     @abstractmethod
     async def _read_stored(self, after: int, max_bytes: int) -> tuple[bytes, int] | None:
@@ -187,14 +186,14 @@ class CachedLog(Subscribers, ABC):
             if self._extent.head == head:
                 self._state = state
             elif not self._extent.ended:
-                # Events were added meanwhile. After `done`, the state must be the final one.
+                # Events were added in the meantime. After `done`, the state must be the final one.
                 return state
         return self._state
 
     # ---- for the writer ----------------------------------------------------------------------------------------
 
     def _prepare(self, after: Cursor, block: Block) -> BlockAppend:
-        """Return what the append of a block changes.
+        """Return the changes that the append of a block makes.
 
         Raises:
             HeadMovedError: The last event is not `after`, or this process does not write the log.
@@ -226,9 +225,9 @@ class CachedLog(Subscribers, ABC):
         await asyncio.shield(task)
 
     async def _write_in_pieces(self, append: BlockAppend) -> None:
-        """Write the pieces of an append one by one, and then what remains."""
+        """Write the pieces of an append one by one, and then the append itself."""
         seq = append.block.state.cursor.seq
-        # In a thread, because the event loop would wait for the hashes.
+        # Use a thread, because computing the hashes would block the event loop.
         content, pieces = await asyncio.to_thread(lambda: append.content.divided(seq))
         for piece in pieces:
             await self._write_piece(piece)

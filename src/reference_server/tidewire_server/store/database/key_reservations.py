@@ -1,4 +1,4 @@
-"""Reservations of idempotency keys, which are kept in memory, for a store that keeps used keys in a database."""
+"""In-memory reservations of idempotency keys, for a store that keeps used keys in a database."""
 
 from abc import ABC, abstractmethod
 

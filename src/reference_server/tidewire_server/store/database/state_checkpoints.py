@@ -18,8 +18,8 @@ CHECKPOINT_EVERY: Final = 256 * 1024
 """Minimum number of event bytes between two state checkpoints."""
 
 LARGE_BYTES: Final = 512 * 1024
-"""Number of bytes from which the append of a block is large. A store writes it apart from the appends of other jobs, which would
-otherwise wait for it."""
+"""Size in bytes from which an append is large. A store writes large appends separately, so that the appends of other jobs do
+not wait for them."""
 
 MIN_CHECKPOINTS: Final = 8
 """Minimum number of checkpoints in a log of `max_log_bytes`, even if they are closer together than
@@ -43,8 +43,8 @@ class CheckpointPlan(NamedTuple):
     cut: StateCheckpoint | None
     """Checkpoint up to which to trim the log, or None."""
     large: bool = False
-    """Whether the block and the checkpoint that is written have `LARGE_BYTES` or more. The size of the state is that of the
-    previous checkpoint."""
+    """Whether the block and its checkpoint together have `LARGE_BYTES` or more. The size of the previous checkpoint is used as
+    an estimate."""
 
 
 class CheckpointSchedule:
@@ -87,7 +87,7 @@ class CheckpointSchedule:
         return cls(max_bytes, written=ends[-1], checkpoints=checkpoints, state_bytes=states[-1][2])
 
     def plan(self, after: Cursor, block: Block, size: int) -> CheckpointPlan:
-        """Decide what the append of a block of `size` bytes after the cursor `after` changes."""
+        """Decide whether an append of `size` bytes after the cursor `after` writes a checkpoint, and where it trims the log."""
         written = self._written + size
         since = written - (self._checkpoints[-1].written if self._checkpoints else 0)
         min_bytes = min(CHECKPOINT_EVERY, self._max_bytes // MIN_CHECKPOINTS)

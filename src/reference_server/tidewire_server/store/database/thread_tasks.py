@@ -1,7 +1,7 @@
 """Tasks that the event loop passes to a thread of a store.
 
 The event loop passes all tasks of one iteration together, and the thread takes all that wait. Many jobs therefore share one
-transaction, and the thread wakes up once for them. It would otherwise compete with the event loop for the interpreter.
+transaction. The thread also wakes up less often and competes less for the interpreter.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Task:
         *,
         large: bool = False,
     ) -> None:
-        """Create a task, on the event loop.
+        """Create a task. This must happen on the event loop.
 
         Args:
             work: Work in the form that the thread expects.

@@ -8,8 +8,8 @@ from typing import Final
 from tidewire_server.store.store_errors import StoreError
 
 PROBE_INTERVAL: Final = 0.5
-"""Time in seconds for which `check` relies on a test write that succeeded, unless a transaction fails in the meantime. The
-time limits the test writes, because anyone may request `/readyz`."""
+"""Time in seconds for which `check` relies on a test write that succeeded, unless a transaction fails in the meantime. This
+limits the number of test writes, because any client may request `/readyz`."""
 
 
 class WriteProbe:

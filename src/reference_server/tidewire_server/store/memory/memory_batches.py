@@ -39,7 +39,7 @@ from tidewire_server.store.records import BatchBounds, BatchSlot, QueueEntry, Ru
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Slot of a waiting item in a `BatchQueue`, and the time from which the item has waited."""
+    """Batch key and cost of a waiting item, and the time from which the item has waited."""
 
     slot: BatchSlot
     arrived: float

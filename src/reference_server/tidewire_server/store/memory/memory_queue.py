@@ -56,11 +56,11 @@ class MemoryQueue:
         self._queues: dict[str, OrderedDict[str, PrincipalQueue]] = {}
         self._sizes: Counter[str] = Counter()
         self._batch_queues: dict[str, BatchQueue] = {}
-        """Placed items of each batched endpoint."""
+        """Waiting items of each batched endpoint whose batch keys and costs are known."""
         self._reserved: Counter[str] = Counter()
-        """Number of places per endpoint that are reserved for jobs whose commit is in progress."""
+        """Number of places in each endpoint's queue that are reserved for jobs whose commit is in progress."""
         self._reserved_by: Counter[tuple[str, str]] = Counter()
-        """The same number for each endpoint and principal."""
+        """Number of these reserved places per endpoint and principal."""
 
     def serve(
         self,
@@ -68,7 +68,7 @@ class MemoryQueue:
         wake: Callable[[str], None],
         limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
     ) -> None:
-        # Only calls of this object and of `Jobs.add` make items available, and this process has the limits itself.
+        # Only calls of this object and of `Jobs.add` make items available, and the process itself enforces the limits.
         del wake, limits
         self._batch_queues = {
             name: BatchQueue(bounds) for name, bounds in endpoints.items() if bounds is not None
@@ -156,8 +156,7 @@ class MemoryQueue:
             raise QueueFullError(own, of_principal=True)
 
     def reserve(self, new: NewJob) -> None:
-        """Reserve places for the items of a new job, so that two jobs whose commits are in progress cannot get the same
-        place.
+        """Reserve places in the queue for the items of a new job, so that concurrent commits cannot exceed its limit.
 
         Raises:
             QueueFullError: See `check_limits`.
@@ -166,7 +165,7 @@ class MemoryQueue:
         self._count_reserved(new, len(new.entries))
 
     def cancel_reservation(self, new: NewJob) -> None:
-        """Release the places that were reserved for a job."""
+        """Release the places in the queue that were reserved for a job."""
         self._count_reserved(new, -len(new.entries))
 
     def _count_reserved(self, new: NewJob, change: int) -> None:

@@ -69,7 +69,7 @@ class MemoryLog(Subscribers):
         self._frames.add(first.frames)
         base = Cursor(start.epoch, start.seq - 1)
         self._extent = Extent(base, first.last, first.ended is not None, (start,), first.state.columns)
-        """Range of the events. `extent` moves its head, which only readers need, up to the event of `_state`."""
+        """Range of the events. Its head may be outdated, because only readers need it. The method `extent` updates the head."""
         self._state = first.state
         self._state_bytes = first.state_bytes
         self._oldest = first.state

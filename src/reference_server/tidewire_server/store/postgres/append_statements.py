@@ -1,12 +1,13 @@
 """Statements that append blocks to logs.
 
-Exactly one append succeeds after each event of a log: the statement inserts a block only if the event that it follows is the
-last one and is not `done`, and the primary key of the table (job, first event) refuses a second successor. A unique key on
-the last event would not be enough, because an uncommitted block of a rival with another length is invisible.
+At most one append succeeds after each event of a log. The statement inserts a block only if the event before the block is the
+log's last event, and is not `done`. The primary key of the table (job, first event) rejects a second block after the same
+event. A unique key on the last event would not be enough: the block of another writer may have another length, and is invisible
+until it is committed.
 
-All blocks of a group that change nothing else are inserted by one statement. A block with a checkpoint, a trim, a new epoch,
-a changed record or `done` is one statement, which also updates the job's row. If a statement inserts no row, the stored rows
-are read and compared: the same append may have been committed before its answer was lost.
+All blocks of a group that change nothing else are inserted by one statement. A block with a checkpoint, a trim, a new epoch, a
+changed record or `done` has a separate statement, which also updates the job's row. If a statement inserts no row, the stored
+rows are read and compared: the same append may have been committed earlier, if the response of the database was lost.
 """
 
 from collections.abc import Sequence
@@ -153,7 +154,7 @@ class _Prepared:
         return _RUN if append.ended is None else _END, parameters
 
     def result(self, *, added: bool, stored: Sequence[BlockRow]) -> AppendResult:
-        """Return the result of the append, from whether it has inserted its rows, or else from the rows that are stored.
+        """Return the result of the append. If it has inserted no rows, the stored rows show whether it was committed earlier.
 
         Raises:
             HeadMovedError: Another writer has appended events, or the job was deleted.
@@ -167,7 +168,7 @@ class _Prepared:
 
 def run_appends(connection: Connection, tasks: list[Task]) -> None:
     """Append the blocks of all tasks in one transaction, sorted by job. A second block of the same job waits for the next
-    transaction, because the result of a statement names only jobs.
+    transaction, because the result of a statement identifies a block only by its job.
     """
     waiting = [_Prepared(task) for task in tasks]
     waiting.sort(key=attrgetter("job"))
@@ -178,7 +179,7 @@ def run_appends(connection: Connection, tasks: list[Task]) -> None:
 
 
 def run_large_appends(connection: Connection, tasks: list[Task]) -> None:
-    """Run tasks one by one, each of which is an append, or the command that writes a piece of one."""
+    """Run tasks one by one. Each is an append, or a command that writes a piece of a large append."""
     for task in tasks:
         (run_each if isinstance(task.work, Command) else run_appends)(connection, [task])
 

@@ -50,7 +50,7 @@ class CoalescedWork:
             self._task = None
 
     async def close(self, *, finish: bool = False) -> None:
-        """Run the work no more. If `finish` is true, wait for the work that was requested. Otherwise cancel it."""
+        """Stop running the work. If `finish` is true, wait for the work that was requested. Otherwise cancel it."""
         self._closed = True
         if self._task is not None:
             if not finish:

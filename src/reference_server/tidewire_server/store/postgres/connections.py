@@ -1,11 +1,11 @@
 """Connections to the database, and the transactions that the threads of `database_threads` run.
 
-A group of tasks is sent from BEGIN to COMMIT without waiting for a result (pipeline mode), so that a server that is stopped
-holds no locks, and a group costs one round trip. A server that is frozen while it sends a group that exceeds the buffers of the
-socket keeps the locks until its lease has expired; then the other servers end its sessions.
+In pipeline mode, a group of tasks is sent from BEGIN to COMMIT without waiting for a result. A group therefore costs one round
+trip, and a server that is stopped holds no locks. A server that is frozen while it sends a group larger than the buffers of the
+socket keeps its locks until its lease has expired. The other servers then end its sessions.
 
-No time-out cancels a statement while it commits, because an asynchronous cancellation of a COMMIT shows readers data that a
-standby does not have yet: only waiting for locks and idle transactions have time-outs.
+Time-outs apply only to waiting for locks and to idle transactions. No time-out cancels a statement during its commit: after the
+cancellation of a COMMIT, readers see data that a standby does not have yet.
 """
 
 import logging
@@ -57,20 +57,20 @@ _COMPRESS: Final = """
 """
 
 _NAME: Final = "SELECT set_config('application_name', left(current_setting('application_name'), 40) || ' #' || %s, false)"
-"""Name a session after its server, so that the others can end the sessions of a server that is frozen (`server_rows`)."""
+"""Statement that names a session after its server, so that others can end the sessions of a frozen server (`server_rows`)."""
 
 _CONFIRM: Final = "UPDATE meta SET version = version WHERE current_setting('synchronous_standby_names') <> ''"
-"""Wait until a synchronous standby has everything that the connection can read. After a crash restart of the primary, it may
-show commits that no standby has.
+"""Statement that waits until a synchronous standby has everything that the connection can read. After a crash, a restarted
+primary may show commits that no standby has.
 """
 
 
 Statement: TypeAlias = tuple[str, Mapping[str, Any]]
-"""SQL statement, with its named parameters and perhaps others."""
+"""SQL statement, and a mapping that contains its named parameters and possibly others."""
 
 
 def is_storable(text: str) -> bool:
-    """Return whether PostgreSQL can store a text. A client may ask for any id, so such an id is unknown, not an error."""
+    """Return whether PostgreSQL can store a text. A client may request any id; an id that cannot be stored is an unknown id."""
     return "\0" not in text and text.isprintable()
 
 
@@ -116,11 +116,11 @@ class Database:
             unknown = str(error).strip()
             is_safe = unknown.startswith("invalid URI query parameter: ")
             raise (StoreError(f"log {self.place}: {unknown}") if is_safe else invalid) from None
-        # The end of a password, or a whole one in a URL without a host.
+        # This text may be the end of a password, or a whole password in a URL without a host.
         if "@" in str(given.get("host", "")) or not re.fullmatch("[0-9,]*", str(given.get("port", ""))):
             raise invalid
         self.server: int | None = None
-        """Number of the row of this server, when it is known."""
+        """Number of this server in the table `server`, when it is known."""
         parameters: dict[str, Any] = {**_DEFAULTS, **given, "client_encoding": "UTF8"}
         self._conninfo = make_conninfo(**parameters)
         self._password = given.get("password")
@@ -169,7 +169,7 @@ class Database:
         return connection
 
     def translate(self, error: Exception) -> Exception:
-        """Return the error to raise instead of an error, which is the same unless it is of psycopg."""
+        """Translate an error of psycopg to the error to raise. Return any other error unchanged."""
         if not isinstance(error, psycopg.Error):
             return error
         return (
@@ -179,7 +179,7 @@ class Database:
         )
 
     def describe(self, error: psycopg.Error) -> str:
-        """Return one line with the place, the reason and advice, without the password."""
+        """Describe an error in one line: the URL, the reason and advice, without the password."""
         text = reason_and_advice(error)
         return f"log {self.place}: {text.replace(str(self._password), '***') if self._password else text}"
 

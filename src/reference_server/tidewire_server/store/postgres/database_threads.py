@@ -20,11 +20,11 @@ An outage does not fail a task at once. The table shows what happens to a task:
   waits, and the database returns within `WAIT_LIMIT`   | the thread connects again, and runs the task
   waits for longer                                      | `StoreError`
   runs, and the connection breaks                       | unknown, so the task is repeated, unless it must not be
-  runs for `WAIT_LIMIT` without an answer               | the thread closes the connection, and the same follows
+  runs for `WAIT_LIMIT` without an answer               | the thread closes the connection; then as above
 
-Each time that a thread gets no answer, its next transaction may take twice as long, so that a slow database is not kept from
-finishing a large one. A task can run twice, also after its transaction was committed, because the answer to a COMMIT may be
-lost. No time-out ends a task while it runs. The caller would otherwise repeat it, and the result would then arrive twice.
+After a transaction without an answer, the time limit of the thread's next transaction doubles, so that a slow database can
+finish a large transaction. A task can run twice, also after its transaction was committed, because the answer to a COMMIT may
+be lost. No time-out ends a task while it runs. The caller would otherwise repeat it, and the result would then arrive twice.
 """
 
 import asyncio
@@ -59,10 +59,10 @@ WAIT_LIMIT: Final = 10.0
 """Time for which a task waits for the database during an outage, in seconds."""
 
 _MAX_PATIENCE: Final = 64.0
-"""Limit of the factor by which a transaction may take longer than `WAIT_LIMIT` after transactions without an answer."""
+"""Maximum factor by which the time limit of a transaction exceeds `WAIT_LIMIT`, after transactions without an answer."""
 
 _CHECKS: Final = 20.0
-"""Number of times that `WAIT_LIMIT` is longer than the time between two checks for tasks that have waited for too long."""
+"""Number of checks for tasks that have waited for too long, during each `WAIT_LIMIT`."""
 
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 1.0
@@ -75,18 +75,19 @@ _FULL_LOG_SECONDS: Final = 60.0
 """Minimum time between two lines in the log about a full disk. Some writes may succeed in between, because they fit."""
 
 FULL_SECONDS: Final = 5.0
-"""Time after a write that found a full disk in which the store does not count as writable. Small writes may succeed meanwhile,
-also the test write. A running job repeats its write each second.
+"""Time in seconds for which the store counts as not writable after a write has found a full disk. In this time, small writes
+such as the test write may succeed. A running job repeats its write each second.
 """
 
 
 class OutageLog:
-    """Writes one line to the server's log when a thread of a store cannot use the database, and one when all threads can."""
+    """Writes a line to the server's log when a thread can no longer use the database, and one when all threads can again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.out: dict[DatabaseThread, str] = {}
-        """Threads that cannot use the database, and why. With too few connections, for example, the other threads can."""
+        """Threads that cannot use the database, and why. For example, only some threads fail if there are too few connections.
+        """
         self._began: float | None = None
         self._ended = 0.0
         self._full_logged_at = float("-inf")
@@ -134,10 +135,10 @@ class OutageLog:
                 _log.error("%s", error)
 
     def check(self) -> None:
-        """Check that each thread can use the database, and that no disk was full a moment ago, as far as is known.
+        """Check that no thread is known to be unable to use the database, and that no write has found a full disk recently.
 
         Raises:
-            StoreError: A thread cannot, or a disk was full.
+            StoreError: A thread cannot use the database, or a disk was full.
         """
         out, full = [*self.out.values()], self._full
         if out:
@@ -176,17 +177,17 @@ class DatabaseThread:
         self._thread = threading.Thread(target=self._work, name=f"tidewire-{name}", daemon=True)
         self._closing = threading.Event()
         self._waiting: dict[Task, Task] = {}
-        """Tasks that wait. The thread runs a task, and the event loop fails it, only after removing it from here (`_claim`)."""
+        """Tasks that wait. A task is removed from here (`_claim`) before the thread runs it, or the event loop fails it."""
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._socket: socket.socket | None = None
-        """Duplicate of the connection's socket, with which the event loop can interrupt the connection. The number of the
-        original may belong to another file by then.
+        """Duplicate of the connection's socket, with which the event loop can interrupt the connection. The file descriptor of
+        the original may belong to another file by then.
         """
         self._stuck_at = float("inf")
         """Time at which the transaction in progress has taken too long."""
         self._patience = 1.0
-        """Factor of the time that a transaction may take."""
+        """Factor by which the time limit of a transaction exceeds `WAIT_LIMIT`."""
         self._interrupted = False
         """Whether the event loop has interrupted the connection."""
         self.last_error: StoreError | None = None
@@ -248,7 +249,7 @@ class DatabaseThread:
             self._timer = loop.call_later(WAIT_LIMIT / _CHECKS, self._check_waits, loop)
 
     def _claim(self, tasks: list[Task]) -> list[Task]:
-        """Return those of the tasks that wait. From now on, only the caller may end them."""
+        """Return the tasks that still wait. From now on, only the caller may end them."""
         return [task for task in tasks if self._waiting.pop(task, None) is not None]
 
     def _interrupt(self) -> None:
@@ -301,7 +302,7 @@ class DatabaseThread:
         return self._connection
 
     def _reconnect(self) -> None:
-        """End the outage of this thread if the database can be used again, although the thread has no task."""
+        """Connect again while the thread has no task, so that an outage ends as soon as the database can be used."""
         with contextlib.suppress(psycopg.Error):
             self._connected()
             self.last_error = None
@@ -356,8 +357,8 @@ class DatabaseThread:
                 return
 
     def _try(self, tasks: list[Task]) -> Exception | None:
-        """Run those tasks that the event loop has not failed meanwhile, and deliver the outcomes. If some have no outcome, let
-        them wait again, and return the error.
+        """Run the tasks that the event loop has not failed in the meantime, and deliver the outcomes. If some have no outcome,
+        let them wait again, and return the error.
         """
         running: list[Task] = []
         try:

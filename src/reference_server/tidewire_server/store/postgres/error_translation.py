@@ -7,7 +7,7 @@ none, 08, 57P, 53300, | outage: the database cannot be     | the connection is o
 26                  | the session lacks a prepared       | same
                     |   statement                        |
 40001, 40P01, 55P03   | conflict with another transaction  | the transaction is repeated
-23503                 | the job was deleted meanwhile      | `HeadMovedError`
+23503                 | the job was deleted                | `HeadMovedError`
 53100                 | a disk of the database is full     | `StoreError` at once, because waiting does not help
 23503 of job.owner    | the row of this server was deleted | `StoreError`; the next beat inserts the row again
 all others            | the statement cannot succeed now   | `StoreError`
@@ -57,7 +57,7 @@ _ADVICE_BY_TEXT: Final = {
 applies: a file of certificates may not exist either."""
 
 _CONNECT_CLASSES: Final = ("28", "3D", "53300")
-"""SQLSTATE of errors of an attempt to connect. In other errors, the same texts have other causes."""
+"""SQLSTATEs of errors of an attempt to connect. In other errors, the same texts have other causes."""
 
 
 def is_outage(error: Exception) -> TypeGuard[psycopg.Error]:

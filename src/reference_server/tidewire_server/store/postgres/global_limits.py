@@ -23,7 +23,7 @@ COUNTED: Final = """
         HAVING count(*) > 0
         ON CONFLICT (name, server) DO UPDATE SET running = c.running + EXCLUDED.running)
 """
-"""Part of a take that counts the calls."""
+"""Part of the statement that takes items. It counts the calls that begin."""
 
 CREATE: Final = "INSERT INTO global_limit (name) VALUES (%(limit_name)s) ON CONFLICT DO NOTHING"
 LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"

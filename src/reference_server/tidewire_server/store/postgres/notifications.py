@@ -1,4 +1,4 @@
-"""Notifications between the servers of one database. They are hints: polls find whatever a lost notification was about.
+"""Notifications between the servers of one database. They are only hints: if one is lost, a poll finds the change.
 
 A notification is sent after the commit, from a separate connection: a `NOTIFY` in the committing transaction takes a lock
 over the whole database server. Hints that gather while one call runs are sent together. The payload is a JSON object:
@@ -7,7 +7,7 @@ over the whole database server. Hints that gather while one call runs are sent t
   -------+-------------------------------+---------------------------------------
   from   | number of the sending server  |
   b      | numbers of jobs               | an append, or new progress
-  t      | names of endpoints            | new tickets
+  t      | names of endpoints            | new waiting items
   s      | –                             | a server has joined or left, or a client has cancelled or deleted a job
 """
 
@@ -32,7 +32,7 @@ CHANNEL: Final = "tidewire"
 EVENTS: Final = "b"
 TICKETS: Final = "t"
 BEAT: Final = "s"
-"""Members of a payload. The last one lets the other servers beat at once."""
+"""Members of a payload. The last one makes the other servers renew their leases, and look for requests, at once."""
 
 _MAX_HINTS: Final = 110
 """Maximum number of hints in one payload, whose size is limited to 7,999 bytes. A job number has up to 20 bytes, and the name of
@@ -42,7 +42,7 @@ an endpoint up to 64.
 _RETRY_SECONDS: Final = 1.0
 
 POLL_SECONDS: Final = 1.0
-"""Time between two polls, which find whatever a lost notification was about."""
+"""Time between two polls, which find the changes of lost notifications, in seconds."""
 
 _NOTIFY: Final = "SELECT pg_notify('tidewire', %(payload)s)"
 
@@ -84,7 +84,7 @@ class Notifier:
         self._closed = False
 
     def send(self, kind: str, hint: int | str = 1) -> None:
-        """Send a hint soon.
+        """Schedule a hint, which is sent together with others.
 
         Args:
             kind: Member of the payload.
@@ -101,7 +101,7 @@ class Notifier:
             self._tasks = [loop.create_task(self._listen()), loop.create_task(self._poll_on())]
 
     async def close(self) -> None:
-        """Send what is gathered, and receive nothing more."""
+        """Send the hints that have gathered, and receive nothing more."""
         await self._work.close(finish=True)
         self._closed = True
         for task in self._tasks:
@@ -136,7 +136,7 @@ class Notifier:
                     async for notification in connection.notifies():
                         payload = _decode(notification.payload)
                         if payload.pop("from", None) != self.server:
-                            # Not called here, because a payload of another program may be in any form.
+                            # Do not call it here, because a payload of another program may cause an exception.
                             loop.call_soon(self._receive, payload)
             except psycopg.Error as error:
                 # The first failure may belong to an outage that no thread has noticed yet.
@@ -151,7 +151,7 @@ class Notifier:
 
 
 def _decode(payload: str) -> dict[str, Any]:
-    """Return the members of a payload. There are none if another program has sent it."""
+    """Return the members of a payload. The result is empty if another program has sent the payload."""
     try:
         found = orjson.loads(payload)
     except ValueError:

@@ -172,15 +172,15 @@ _ADOPT_DUE: Final = f"""
     UPDATE job j SET owner = %(me)s, held = true, crashed = {_CRASHED}
     FROM picked p WHERE j.number = p.number
 """  # noqa: S608
-# Also those that this server has adopted before, even if the answer was lost.
+# This includes jobs that this server has adopted before, even if the response of the database was lost.
 _ADOPTED: Final = "SELECT id FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL ORDER BY number"
 
 _KEEP_TICKETS: Final = """
     DELETE FROM ticket t USING job j
     WHERE t.job = j.number AND j.id = %(id)s AND j.owner = %(me)s AND t.item <> ALL (%(items)s::int[])
 """
-# Items that had started run before the items of their job that still wait, as they did before. The text of the key is that of
-# `encode_key((key, job.id))` after `SHARED_ATTEMPTS`, see `slot_of_attempt`.
+# Items that had started run before those items of their job that had only waited, to keep the order. The text of the key is
+# that of `encode_key((key, job.id))` after `SHARED_ATTEMPTS`, see `slot_of_attempt`.
 _ADD_TICKETS: Final = f"""
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
     SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
@@ -364,7 +364,7 @@ class PostgresJobs(KeyReservations):
         # The caller does not use the log as a writer. It may have failed to open or to release the job before.
         self._server.stop_writing(job)
         parameters = {"id": job, "me": self._server.id}
-        # In the thread of claims and releases, whose transaction shows one state of the database.
+        # Use the thread of claims and releases. Its transactions read one consistent state of the database.
         found, rows, states = await self._submits.do(
             Command([_REOPEN, _ROW_SIZES, _STATE_SIZES], parameters, tuple)
         )
@@ -382,7 +382,7 @@ class PostgresJobs(KeyReservations):
             log.stop_writing()
             raise
         if record.status != "queued":
-            self._logs.progress_changed(log)  # This server may have left some when it owned the job before.
+            self._logs.progress_changed(log)  # May be left from an earlier ownership.
         unread = min(unread, self._server.alive_for)
         return Interrupted(record, submit or b"", log, frozenset(cancelled or ()), purge, crashed, unread)
 
@@ -408,7 +408,7 @@ class PostgresJobs(KeyReservations):
         try:
             await self._submits.do(Command(statements, parameters, order=log.number), then)
         except StoreError:
-            # The job may be released or not. Without its log, either this server or another one can open it.
+            # It is unknown whether the job was released. Without its log here, this server or another one can open the job.
             log.stop_writing()
             raise
         return True
@@ -420,7 +420,7 @@ class PostgresJobs(KeyReservations):
     # ---- retention ---------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        # Without other servers, all readers are here, and `detach` keeps `done` for them.
+        # If there are no other servers, all readers are at this server, and `detach` keeps `done` for them.
         await self._delete_jobs([job], last=_LAST_SECONDS if self._server.has_others else 0.0)
 
     async def _delete_jobs(self, jobs: Sequence[str], last: float = 0.0) -> None:

@@ -115,14 +115,14 @@ class OpenLogs:
         self._writing = CoalescedWork(self._write_progress, "store the progress of jobs", pause=INTERVAL)
 
     async def close(self) -> None:
-        """Read and write no more."""
+        """Stop reading events and writing progress."""
         await self._writing.close()
         await self._reading.close()
 
     # ---- jobs that run elsewhere -------------------------------------------------------------------------------
 
     def follow(self, log: "PostgresLog") -> None:
-        """Deliver the events of a log from now on, also those that were appended since the log was opened."""
+        """Deliver the events of a log from now on, including events that were appended since the log was opened."""
         if log.number not in self._followed:
             self._followed[log.number] = log
             self.notifier.listen()
@@ -167,14 +167,14 @@ class OpenLogs:
                 else:
                     found = {} if events is None else orjson.loads(events)
                     logs[number].replace_progress({key: frame.encode() for key, frame in found.items()})
-            # The query has returned as many rows as it may, so those of the last job may be incomplete.
+            # The query has returned its maximum number of rows, so the rows of the last job may be incomplete.
             logs = {} if len(rows) < _MAX_ROWS else {n: log for n, log in logs.items() if n >= rows[-1][0]}
 
     # ---- progress of jobs that run here ------------------------------------------------------------------------
 
     def progress_changed(self, log: "PostgresLog") -> None:
-        """Write the progress of a log soon."""
-        # Without another server, no one reads the rows. A server that starts later gets the progress that follows.
+        """Schedule a write of the progress of a log."""
+        # If there is no other server, the rows have no reader. A server that starts later gets only later progress.
         if self.notifier.enabled:
             self._changed[log.number] = log
             self._writing.request()
@@ -283,8 +283,8 @@ class PostgresLog(CachedLog):
         def then(written: AppendResult) -> None:
             self._logs.notifier.send(EVENTS, self.number)
             if self._schedule is not schedule:
-                # This server has given up the log, and perhaps opened it again, while the answer was on its way. The feed delivers
-                # this block, or has delivered it.
+                # The response arrived after this server had given up the log, and perhaps opened it again. The feed delivers
+                # this block, or has already delivered it.
                 return
             self._added(append, written)
             if append.ended is not None:
@@ -334,7 +334,7 @@ class PostgresLog(CachedLog):
             extent: Extent of the stored log.
             schedule: Checkpoints of the stored log.
         """
-        self.replace_progress({})  # Otherwise this server would store what an earlier owner has left.
+        self.replace_progress({})  # Otherwise this server would store the progress of an earlier owner.
         self.record, self._saved = record, record_columns(record)
         self._schedule, self._closed = schedule, False
         self._logs.written[record.id] = self
@@ -354,7 +354,7 @@ class PostgresLog(CachedLog):
             self._logs.follow(self)
 
     def replace_extent(self, extent: Extent) -> None:
-        """Update the extent to that of the stored log, of which this object may have missed some events."""
+        """Update the extent from the stored log, because this object may have missed some events."""
         if extent.head != self._extent.head:
             self._tail, self._state = FrameBuffer(extent.head.seq), None
         moved, self._extent = extent != self._extent, extent
@@ -403,7 +403,7 @@ class PostgresLog(CachedLog):
             self.close()
 
     def close(self, *, written_here: bool = False) -> None:
-        """Reject further appends, because the job was deleted. Readers keep what is in memory.
+        """Reject further appends, because the job was deleted. Readers can still read the data in memory.
 
         Args:
             written_here: Whether this server was the writer of the log.

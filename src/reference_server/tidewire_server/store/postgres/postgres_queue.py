@@ -1,12 +1,12 @@
 """Queue of waiting items in the database, which is fair between principals over all servers.
 
-A ticket is one waiting item. Items run in the order of their turns: a new ticket of a principal gets the turn after the
-principal's last waiting ticket, or after the turn that was taken last, whichever is later. Ten thousand waiting items of one
-principal therefore do not delay the first item of another principal.
+A *ticket* is one waiting item, and a *take* removes the next tickets of an endpoint. Items run in the order of their turns: a
+new ticket of a principal gets the turn after the principal's last waiting ticket, or after the turn that was taken last,
+whichever is later. Ten thousand waiting items of one principal therefore do not delay the first item of another principal.
 
-A server takes items of jobs that no server owns, and then owns the job, and items of the jobs that it owns. If two servers
-take items of one job at once, the second one waits for the first one's commit, gets nothing of this job, and notifies the first
-one of the items that it had locked.
+A server takes items of jobs that no server owns, and then owns the job, and items of the jobs that it owns. If two servers take
+items of one job at once, the second server waits for the commit of the first. It then gets no items of this job, and notifies
+the first server of the items that it had locked.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from tidewire_server.store.store_errors import StoreError
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
-"""Time after a failure until the next take."""
+"""Time in seconds after a failure before items are taken again."""
 
 _MAX_LOST_RACES: Final = 10
 """Number of times that a take is repeated because another server has claimed the jobs of all picked items."""
@@ -93,7 +93,7 @@ _TAKE: Final = f"""
 
 @cache
 def _take_sql(which: str, *, limited: bool) -> str:
-    """Return the statement that takes items, by one of the conditions above."""
+    """Return the statement that takes items. The argument `which` is one of the conditions above."""
     n, calls = (ITEMS, "count(*)") if which is _ANY else (ITEMS_OF_BATCH, "1")
     if not limited:
         return _TAKE.format(which=which, n="%(n)s", counted="")
@@ -173,7 +173,7 @@ def decode_key(text: str | None) -> Hashable:
 
 
 def places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
-    """Return the parameters for the batch keys and costs of items, which `slots` contains, if it is not None.
+    """Return the SQL parameters for the batch keys and costs of items, from `slots` if it is not None.
 
     Raises:
         EndpointFunctionError: A batch key cannot be stored.
@@ -230,12 +230,12 @@ class _Endpoint:
     """Number of hints so far. A hint that arrives during a take must not be forgotten."""
 
     def hint(self) -> None:
-        """Let a take begin at once."""
+        """Allow the next take at once."""
         self.hints += 1
         self.due = -math.inf
 
     def wait(self, seconds: float) -> None:
-        """Let no take begin for a time, except after a hint."""
+        """Allow no take for this time, unless a hint arrives."""
         self.due = asyncio.get_running_loop().time() + seconds
 
 
@@ -246,7 +246,7 @@ class PostgresQueue:
         """Create the queue.
 
         Args:
-            threads: Threads, of which `submits` adds items, because it may wait for another server that does.
+            threads: Threads of the store. Items are added in `submits`, because another server that adds items may block this.
             notifier: Notifier that informs other servers.
         """
         self._control = threads.control
@@ -258,7 +258,7 @@ class PostgresQueue:
         self._running: Counter[str] = Counter()
         """Number of running calls by the name of their limit over all servers."""
         self._in_flight = 0
-        """Number of takes and ends of such calls whose result is not known yet."""
+        """Number of statements in flight that begin or end such calls."""
         self._ends: set[asyncio.Task[None]] = set()
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
@@ -300,7 +300,7 @@ class PostgresQueue:
         found = self._find(endpoint)
         parameters = {"skip": [*skip], "n": limit, "rows": 0, "cost": 0.0, "max_cost": math.inf}
         items, hints = await self._take(endpoint, _ANY, parameters)
-        # With principals to skip, their items may wait.
+        # If principals were skipped, their items may be waiting.
         if len(items) < limit and not skip and found.hints == hints and found.due == -math.inf:
             found.due = math.inf
         return [item.entry for item in items]
@@ -334,7 +334,7 @@ class PostgresQueue:
         which = _WITHOUT_KEY if chosen.key is None else _WITH_KEY
         items, _ = await self._take(endpoint, which, parameters, joins=running is not None)
         if not items and running is None and endpoint in self._limits and found.hints == hints:
-            # As many calls as may run are running. Their ends are hints.
+            # The maximum number of calls is running. The end of a call is a hint.
             found.wait(_RETRY_SECONDS)
         return items
 
@@ -372,7 +372,7 @@ class PostgresQueue:
                 if job is not None
             ]
             if len(items) < rows[0][0]:
-                # While this take had the other items locked, the owner of their jobs could not see them.
+                # The owner of the jobs could not see their items while this take had locked them.
                 self._notifier.send(TICKETS, endpoint)
             if items or not rows[0][0]:
                 break
@@ -408,8 +408,8 @@ class PostgresQueue:
             self._in_flight -= limit is not None
 
     def running_calls(self) -> dict[str, list[Any]]:
-        """Return the parameters of `CORRECT`, which stores the numbers of running calls. They are empty if a statement is in
-        flight, whose change would be stored twice.
+        """Return the parameters of `CORRECT`, which stores the numbers of running calls. The result is empty while a statement
+        that changes these numbers is in flight, because its change would be stored twice.
         """
         running = {} if self._in_flight else self._running
         return {"names": [*running], "running": [*running.values()]}

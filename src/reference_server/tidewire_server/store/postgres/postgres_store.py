@@ -42,7 +42,7 @@ class PostgresStore:
         """Open the database, and create or migrate the schema.
 
         Args:
-            url: URL of the database. libpq takes whatever the URL does not contain from the variables `PG*` and from
+            url: URL of the database. libpq reads parameters that are not in the URL from the variables `PG*` and from
                 `~/.pgpass`.
             retention: Limits on how much the store keeps, and for how long.
             clock: Function that returns the time in seconds, for the interval of test writes.
@@ -72,7 +72,7 @@ class PostgresStore:
         self._probe = WriteProbe(self._test_write, lambda: threads.appends.last_error is not None, clock)
 
     def _receive(self, hints: dict[str, list[Any]] | None) -> None:
-        """Act on the hints of another server, or look for everything if hints may have been lost."""
+        """Act on the hints of another server. If `hints` is None, hints may have been lost, so look for all changes."""
         if hints is None:
             self._logs.hint()
             self._queue.hint(None)

@@ -1,5 +1,5 @@
-"""Statements that delete what the database needs to keep no longer: expired events, jobs, tombstones and idempotency keys, what
-exceeds the limits of `Retention`, and the rows of dead servers.
+"""Statements that delete expired events, jobs, tombstones and idempotency keys, entries that exceed the limits of `Retention`,
+and the rows of dead servers.
 
 One server at a time does this, under an advisory lock. The limits count over all servers.
 """
@@ -62,7 +62,7 @@ _EXPIRE_KEYS: Final = f"""
     gone AS (DELETE FROM key k USING due d WHERE k.number = d.number AND NOT d.stays)
     UPDATE key k SET until = NULL FROM due d WHERE k.number = d.number AND d.stays
 """  # noqa: S608
-# The principal with the most keys loses its oldest one, again and again: the keys with the highest places go.
+# Delete the oldest key of the principal with the most keys, again and again. These are the keys with the highest places.
 _DELETE_EXCESS_KEYS: Final = f"""
     DELETE FROM key WHERE {_LOCKED} AND number IN (
         SELECT number FROM (
@@ -71,9 +71,9 @@ _DELETE_EXCESS_KEYS: Final = f"""
         ORDER BY place DESC, number LIMIT least(%(limit)s, greatest(0,
             (SELECT count(*) FROM key WHERE until IS NOT NULL) - %(max_keys)s)))
 """  # noqa: S608
-# The jobs that `EndedJobs` chooses: the oldest job of the principal with the most jobs (the highest place), or with the most bytes
-# in this job and its newer ones, again and again. The job that ended last goes only if it is the only one, and not because of its
-# size.
+# The jobs that `EndedJobs` chooses: the oldest job of the principal with the most jobs (the highest place), or with the most
+# bytes in this job and its newer ones, again and again. The job that ended last is deleted only if it is the only one, and not
+# because of its size.
 _EXCESS_JOBS: Final = f"""
     WITH ranked AS MATERIALIZED (
         SELECT id, ended_at, number, size, row_number() OVER own AS place, sum(size) OVER own AS bytes,
@@ -131,8 +131,8 @@ def delete_jobs(jobs: Sequence[str], retention: Retention, *, now: float, last: 
 
 
 def expire(retention: Retention, now: float) -> Command:
-    """Return the command that deletes what has expired. Its result is a tuple: the jobs whose events were deleted, the jobs that the
-    caller must delete, and the time at which the next entry expires, or None if there is none.
+    """Return the command that deletes expired entries. Its result is a tuple: the jobs whose events were deleted, the jobs that
+    the caller must delete, and the time at which the next entry expires, or None if there is none.
     """
     parameters = {
         "now": now,

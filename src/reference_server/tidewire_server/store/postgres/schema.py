@@ -161,7 +161,7 @@ class Opened(NamedTuple):
     secret: bytes
     """See `Store.secret`."""
     server: int
-    """Number of the row of this server."""
+    """Number of this server in the table `server`."""
     replicated: bool
     """Whether commits wait for a synchronous standby."""
 

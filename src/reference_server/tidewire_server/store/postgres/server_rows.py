@@ -1,12 +1,12 @@
-"""The row of this server, with which other servers see whether it is alive.
+"""Lease of this server, a row of the database that shows other servers whether this server is alive.
 
-A server renews its lease each second by the database's clock. When the lease has expired, other servers adopt its jobs. After
-an outage of the database, all leases have expired. Therefore a server adopts jobs only after its own beats have succeeded for
-a whole lease, by which time every server that is alive has renewed its own. A pause of half a lease between two beats counts as
-an outage: otherwise a server whose beat comes first after a short outage would adopt the jobs of one whose beat is on its way.
-The pause is measured by the database's clock, because the answer to the beat before it may have reached a busy event loop late.
-The database compares the time of the last beat when it adopts, because the statement itself may have waited for the end of an
-outage.
+A server renews its lease each second, by the database's clock. Each renewal is a *beat*. When the lease has expired, other
+servers adopt its jobs. After an outage of the database, all leases have expired. Therefore a server adopts jobs only after its
+own beats have succeeded for a whole lease, by which time every server that is alive has renewed its own. A pause of half a
+lease between two beats counts as an outage: otherwise the first server to beat after a short outage would adopt the jobs of a
+server whose beat is still in progress. The pause is measured by the database's clock, because a busy event loop may have
+received the response to the earlier beat late. The database compares the time of the last beat when it adopts, because the
+statement itself may have waited for the end of an outage.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ _LOST: Final = """
     LEFT JOIN job j ON j.id = w.id WHERE j.owner IS DISTINCT FROM %(me)s
 """
 _OTHERS: Final = "SELECT endpoints FROM server WHERE until >= now() AND id <> %(me)s ORDER BY id"
-# Without waiting for locks: beats wait for this statement, and another server may hold a lock during a large append.
+# Do not wait for locks: beats wait for this statement, and another server may hold a lock during a large append.
 _MARK_READ: Final = f"""
     UPDATE job SET read_at = {READ_NOW} WHERE number IN (
         SELECT number FROM job WHERE id = ANY (%(jobs)s::text[]) AND ended_at IS NULL ORDER BY number
@@ -99,7 +99,7 @@ class ServerRow:
 
         Args:
             logs: Logs that this server uses.
-            queue: Queue, whose numbers of running calls with a limit over all servers each beat stores.
+            queue: Queue. Each beat stores its numbers of running calls that have a limit over all servers.
             clock: Clock in seconds.
         """
         self.id = logs.notifier.server
@@ -110,7 +110,7 @@ class ServerRow:
         self._queue = queue
         self._clock = clock
         self._first_beat = math.inf
-        """Time of the first of the beats of which each came in time after the previous one."""
+        """Time of the first beat after the last pause that counts as an outage."""
         self._renewed_at = clock()
         """Time at which the last successful beat began. The lease expires `LEASE_SECONDS` later at the earliest."""
         self._renewed = asyncio.Event()
@@ -122,14 +122,14 @@ class ServerRow:
         """Whether other servers were alive at the last beat."""
         self._ended: frozenset[str] = frozenset()
         """Jobs that had ended at the last beat, although this server wrote their logs: either another server has ended the job,
-        or the answer to this server's own append was on its way.
+        or the response to this server's own append had not arrived yet.
         """
         self.hint: Callable[[], None] = lambda: None
         """Function that `on_request` has set."""
 
     @property
     def trusted_until(self) -> datetime | None:
-        """Time, by the database's clock, until which expired leases are those of dead servers, or None if the beats of this
+        """Time, by the database's clock, until which each expired lease belongs to a dead server. None if the beats of this
         server have not succeeded for a whole lease.
         """
         if self._until is None or self._clock() - self._first_beat < LEASE_SECONDS:
@@ -138,8 +138,8 @@ class ServerRow:
 
     @property
     def alive_for(self) -> float:
-        """Number of seconds for which each beat has come in time, which is the longest time that counts as without readers: during
-        an outage of the database, servers cannot record their readers.
+        """Number of seconds for which each beat has come in time. A job cannot count as without readers for longer, because
+        servers cannot record their readers during an outage of the database.
         """
         now = self._clock()
         return max(0.0, now - self._first_beat) if now - self._renewed_at < _MAX_PAUSE else 0.0
@@ -182,7 +182,7 @@ class ServerRow:
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
     def check(self) -> None:
-        """Check that the lease has not been expired for longer than it lasts.
+        """Check that the lease has expired less than `LEASE_SECONDS` ago, if at all.
 
         Raises:
             StoreError: Beats fail, although the database may accept other writes.

@@ -452,8 +452,8 @@ def check_space(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent) as file:
             file.write(os.urandom(PROBE_BYTES))
     except OSError as error:
-        # The test write finds all other errors that concern the log. A folder in which no file can be created is not one
-        # of them.
+        # Ignore other errors. The test write finds those that concern the log; a folder in which no file can be created does
+        # not.
         if error.errno in _NO_SPACE:
             raise StoreError(
                 f"log {path}: the disk has no space for {PROBE_BYTES // 1024} KiB more ({error.strerror}); free some space"

@@ -404,7 +404,7 @@ class _Expired(NamedTuple):
     """Result of `_expire`."""
 
     logs: list[tuple[str, str, int]]
-    """Principals and ids of the jobs whose events were deleted, with the size of what is left of them, in bytes."""
+    """Principals and ids of the jobs whose events were deleted, with the size of their remaining data in bytes."""
     jobs: list[str]
     """Expired jobs that the caller must delete."""
     keys: list[tuple[str, int]]

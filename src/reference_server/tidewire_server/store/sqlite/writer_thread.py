@@ -1,8 +1,8 @@
 """Thread that owns the SQLite connection and runs all reads and writes for the event loop.
 
 The thread runs all pending tasks in one transaction, so that many jobs share a commit. The event loop receives the
-results only after the commit, so that no code acts on uncommitted data. A large task has its own transaction,
-and at most one of them runs between two transactions of the other tasks, which therefore wait for one large value at most.
+results only after the commit, so that no code acts on uncommitted data. A large task has its own transaction. At most one large
+task runs between two transactions of the other tasks, so that these wait for at most one large value.
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class WriterThread:
         """
         self.path = path.resolve()
         self.lost: StoreError | None = None
-        """Error if the file was removed or replaced while it was open, so that everything written since then will be lost, or if its
-        lock file was, so that a second server can use the file."""
+        """Error if the file or its lock file was removed or replaced while the file was open. Without the file, everything
+        written since then will be lost. Without the lock file, a second server can use the file."""
         self.last_error: StoreError | None = None
         """Error of the last transaction, or None if it succeeded."""
         self.clean = True
@@ -209,7 +209,8 @@ class WriterThread:
                     self._transact(connection, [task])
                 return
             self.last_error = StoreError(sqlite_file.explain(self.path, error))
-            # Log here, not once for each request: clients repeat what a full disk refuses, and the log may be on the same disk.
+            # Log here, not once for each request: on a full disk, clients repeat their requests, and the log may be on the same
+            # disk.
             self._failures.failed(self.last_error)
             self.last_error.logged = True
             tasks[0].fail(self.last_error)
