@@ -84,7 +84,7 @@ def worker_banner(server: Server) -> str:
 
 
 def _role(server: Server) -> list[str]:
-    """Return the line of the banner that says what this process does, if other processes may do the rest."""
+    """Return the banner line about the role of this process. The list is empty if no other process can share the work."""
     if not is_database(server.settings.log):
         return []
     if server.app.lifespan.functions:

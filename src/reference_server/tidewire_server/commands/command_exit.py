@@ -28,7 +28,7 @@ def fail(message: str, *, code: int = 1) -> NoReturn:
 
 
 def fail_without_extra(error: ModuleNotFoundError, extra: str) -> NoReturn:
-    """Print how to install the extra that has a missing module, and exit.
+    """Print how to install the optional dependency that is missing, and exit. The argument `extra` is the name of its extra.
 
     Raises:
         ModuleNotFoundError: The missing module belongs to Tidewire, so its import is a bug.
@@ -39,7 +39,7 @@ def fail_without_extra(error: ModuleNotFoundError, extra: str) -> NoReturn:
 
 
 def print_banner(banner: str) -> None:
-    """Print the startup banner. If this fails, for example because the disk is full, log it: the server runs without it."""
+    """Print the startup banner. If this fails, for example because the disk is full, log the error: the server runs anyway."""
     try:
         print(banner, flush=True)
     except OSError as error:

@@ -102,7 +102,7 @@ def configured_server(
 
 
 def _require_database(what: str | None, settings: Settings) -> None:
-    """Exit if this process does only a part of the work, named `what`, and no other process can do the rest."""
+    """Exit if `what`, a command or option, leaves a part of the work to other processes, and the log is not in a database."""
     if what is not None and not is_database(settings.log):
         fail(
             f"{what} needs a database that servers and workers share: --log postgresql://USER@HOST/DATABASE, not "
@@ -137,7 +137,7 @@ def _refuse_upstream_settings_without_url(configuration: "Configuration") -> Non
     launch = configuration.launch
     if launch.upstream or launch.target is not None:
         return
-    # Not `upstream_key`, which may be set in the environment of other commands.
+    # Ignore `upstream_key`, which may be set in the environment for other commands.
     for name in FLAGS[UPSTREAM]:
         if name in launch.model_fields_set:
             fail(f"{configuration.origin(name)}: {name} needs the URL of an engine: --upstream URL", code=2)
@@ -151,7 +151,7 @@ def _refuse_generation_settings_with_target(configuration: "Configuration") -> N
     launch = configuration.launch
     if launch.target is None:
         return
-    for name in FLAGS[UPSTREAM] + FLAGS[GENERATION]:  # Not `upstream_key`, as above.
+    for name in FLAGS[UPSTREAM] + FLAGS[GENERATION]:  # Ignore `upstream_key`, as above.
         if name not in launch.model_fields_set:
             continue
         if name == "upstream":

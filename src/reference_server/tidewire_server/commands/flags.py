@@ -14,10 +14,10 @@ from tidewire_server.settings import Launch, Settings
 from tidewire_server.user_paths import without_password
 
 GENERATION: Final = "Text generation, without a target"
-"""Title of the flags of the default server."""
+"""Title of the flags for text generation by the default server."""
 
 UPSTREAM: Final = "Text generation by another engine"
-"""Title of the flags of the default server in front of another engine."""
+"""Title of the flags for text generation by another engine (`--upstream`)."""
 
 FLAGS: Final = {
     "Process": (

@@ -27,7 +27,7 @@ _JOB_LOG: Final = "tidewire_server.jobs.job_service"
 def status_line(server: Server, *, quiet: bool) -> Iterator[None]:
     """Show a status line below the output of the server during a `with` block, if the output is a terminal.
 
-    What the process writes to `sys.stdout` and `sys.stderr`, and its log, appear above the line.
+    The output of the process to `sys.stdout` and `sys.stderr`, and its log, appear above the line.
 
     Args:
         server: The server, which has started.
@@ -49,7 +49,7 @@ def status_line(server: Server, *, quiet: bool) -> Iterator[None]:
 
 
 class _AboveStatus:
-    """Stream whose text appears above the status line. Its other members are those of the standard error."""
+    """Stream whose text appears above the status line. All its other members are forwarded to standard error."""
 
     def __init__(self, stream: TextIO, area: StatusArea) -> None:
         self._stream = stream

@@ -24,7 +24,7 @@ _GROUPS: Final = {
 
 
 class WorkerCommand(ServeCommand):
-    """Command that says `tidewire worker` in its messages."""
+    """`ServeCommand` with messages that name the command `tidewire worker`."""
 
     called = "worker"
 

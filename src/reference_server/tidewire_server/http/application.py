@@ -71,8 +71,8 @@ _Handler = Callable[[Request], Awaitable[ASGIApp]]
 class _EndpointName(StringConvertor):
     """Name of an endpoint in a URL.
 
-    A slash at its start or end matches, too. Otherwise the error for `/predict`, which is how Gradio writes a name, would be
-    `not_found`, which does not suggest `predict` [TW-DSC-029].
+    A slash at its start or end matches, too, because Gradio writes names such as `/predict`. The response then suggests
+    `predict` [TW-DSC-029]. The error `not_found` would suggest no name.
     """
 
     regex = "/?[^/]+/?"

@@ -47,7 +47,7 @@ class Authentication:
 
     @property
     def is_required(self) -> bool:
-        """Whether each caller has a name: that of its token, or that of the function."""
+        """Whether each caller needs a name, from its token or from the function `principal`."""
         return bool(self._tokens) or self._function is not None
 
     @property
@@ -68,7 +68,7 @@ class Authentication:
         """Determine the principal of the caller.
 
         Raises:
-            ProblemError: The server has tokens, and the request has none of them, or the function does not know the caller.
+            ProblemError: The request has none of the server's tokens, or the function `principal` does not know the caller.
             PrincipalFunctionError: The function has failed.
         """
         if self._function is not None:

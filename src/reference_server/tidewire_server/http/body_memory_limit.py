@@ -24,7 +24,7 @@ class IncomingBodies:
         self.total = 0
         """Total size of the bodies that are being received or processed, in bytes."""
         self._by_caller: Counter[str] = Counter()
-        """The same for each principal that has such bodies."""
+        """Total size of these bodies for each principal that has some, in bytes."""
 
     @contextmanager
     def counting(self, principal: str, share: float = 1.0) -> Iterator[Callable[[int], None]]:

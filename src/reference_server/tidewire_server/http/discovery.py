@@ -61,7 +61,7 @@ class DiscoveryDocuments:
             endpoints: All endpoints by name.
             settings: The server's settings.
             lifespan: Owner of the job service.
-            authentication: Whether callers may list their jobs.
+            authentication: Decides whether callers may list their jobs.
         """
         self._endpoints = endpoints
         self._settings = settings

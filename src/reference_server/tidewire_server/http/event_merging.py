@@ -51,7 +51,7 @@ class EventMerger:
         self._events: list[bytes] = []
         self._ops: list[tuple[Any, ...]] = []
         self._added: dict[str, list[Any]] = {}
-        """What later appends to a path extend: the list of the texts or arrays that the op of this path appends."""
+        """For each path, the texts or arrays that its op appends. Later appends to this path extend the list."""
         self._checks: list[Any] = []
         self._size = 0
 

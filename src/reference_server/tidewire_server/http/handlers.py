@@ -92,8 +92,7 @@ class Handlers:
             submitted = await service.submit(principal, endpoint, body, key)
             job = await service.encoded_resource(submitted.record, root)
             return SharedResponse(job, 201, _submit_headers(submitted, root), self._settings.stall_timeout)
-        # Acquire the stream slot first. If that failed after the job was submitted, the job would run despite the
-        # error.
+        # Acquire the stream slot first. If this step came after the submit and failed, the job would run despite the error.
         release_slot = service.readers.acquire_slot(principal)
         try:
             submitted = await service.submit(principal, endpoint, body, key)

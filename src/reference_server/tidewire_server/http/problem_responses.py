@@ -55,7 +55,8 @@ def failure(request: Request, error: Exception) -> Problem:
     _log.error("%s %r failed", request.method, request.url.path, exc_info=error)
     details = "the server's log has the details"
     if isinstance(error, EndpointFunctionError):
-        # Not the status 500: clients treat it as a lost connection and would repeat the request for minutes [TW-CLI-058].
+        # Do not use the status 500: clients treat it as a lost connection and would repeat the request for minutes
+        # [TW-CLI-058].
         return Problem(
             code="endpoint.function_failed",
             title="A function of the endpoint failed",

@@ -1,4 +1,4 @@
-"""JSON response that consists of texts which it shares with other responses.
+"""JSON response whose body consists of texts that other responses use, too.
 
 A large response is sent in small slices, and each slice waits until the client has received the previous slices. A client
 that reads slowly therefore keeps the shared texts and one slice in memory, and no copy of the response.

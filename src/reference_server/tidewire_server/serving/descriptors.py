@@ -1,4 +1,4 @@
-"""File descriptors: adapt the number of connections to the process's limit, and limit the log while there is no free one."""
+"""File descriptors: limit the connections to the number that the process can open, and limit the log while none is free."""
 
 import asyncio
 import contextlib

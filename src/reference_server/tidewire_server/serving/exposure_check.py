@@ -19,8 +19,8 @@ def check_exposure(listener: socket.socket, settings: Settings, *, authenticates
     may be a mistake.
 
     A server without tokens may listen only on a loopback address or a Unix domain socket, unless `allow_anonymous` is set.
-    A server with `debug` may listen only there, too. Other machines cannot connect to these addresses, and other users of
-    this machine cannot connect to a Unix domain socket.
+    The same applies to a server with `debug`, even if it has tokens. Other machines cannot connect to these addresses, and
+    other users of this machine cannot connect to a Unix domain socket.
 
     The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
     resolve to any address.

@@ -27,7 +27,7 @@ _CONTROL: Final = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # the last ones change the text direction
 )
 _OF_A_JOB: Final = re.compile(r"(?:[a-z ]+ )?job ([0-9a-f]{32})\b")
-"""Beginning of the server's messages about a job. A text of a caller cannot stand there."""
+"""Beginning of the server's messages about a job. Texts of callers never occur at this position."""
 
 
 class EscapingFormatter(logging.Formatter):

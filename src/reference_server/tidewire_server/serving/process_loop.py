@@ -1,4 +1,4 @@
-"""Event loop of a process that serves or works: its signals, its end, and the settings of the interpreter."""
+"""Event loop of a server or worker process: signal handling, shutdown, and settings of the interpreter."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,7 @@ def stop_signals(end: Callable[[], None], patience: float) -> Iterator[None]:
 
 
 _replaced: Final[list[tuple[int, Any]]] = []
-"""Signals that the server handles, with their handlers before."""
+"""Signals that the server handles, each with the handler that was set before."""
 
 
 def _restore() -> None:
@@ -111,8 +111,8 @@ def _restore() -> None:
 
 
 def _restore_in_child() -> None:
-    """Restore the signal handlers in a child that a function has forked. SIGTERM would not end it, and a pool of processes
-    would wait for it.
+    """Restore the signal handlers in a child that a function has forked. Otherwise SIGTERM would not end the child, and a pool
+    of processes would wait for it.
     """
     if _replaced:
         signal.set_wakeup_fd(-1)  # It belongs to the event loop of the server.
@@ -124,7 +124,7 @@ _forking = threading.local()
 
 
 def _block() -> None:
-    """Block the signals during a fork. Python would drop one that reaches the child before its handlers are restored."""
+    """Block the signals during a fork. Python would drop a signal that reaches the child before its handlers are restored."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
@@ -151,7 +151,7 @@ def _end_blocked(reacts: threading.Event, patience: float) -> None:
 
 
 def _announce(text: str) -> None:
-    """Print a line about the end of the process. Ignore a disk that is full or a reader that has exited: an exception would skip
+    """Print a line about the end of the process. Ignore errors, such as a full disk or a closed pipe: an exception would skip
     the steps that end the process.
     """
     with contextlib.suppress(OSError):

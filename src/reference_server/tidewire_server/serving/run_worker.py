@@ -35,7 +35,7 @@ def run_worker(
     Raises:
         StoreError: The log cannot be opened.
     """
-    # The callers are those of the servers, which a worker does not know.
+    # A worker has no callers, and does not know how the servers treat theirs.
     app.authentication.single_user = settings.is_single_user(on_loopback=False)
     lifespan = app.lifespan
     lifespan.open_log()
@@ -52,7 +52,7 @@ def run_worker(
         try:
             with stop_signals(end, settings.shutdown_timeout + LAST_GRACE):
                 started()
-                # While items arrive as fast as they end, this returns only after the drain has begun.
+                # If items arrive as fast as they end, this call returns only after the drain has begun.
                 await lifespan.resume()
                 await (await draining)
         finally:

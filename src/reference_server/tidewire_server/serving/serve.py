@@ -163,7 +163,7 @@ def _prepare(
     raise_limit: bool = False,
     shutdown_timeout: float = 0,
 ) -> "UvicornServer":
-    """Check the address, open the log, and create the server. The arguments are those of the functions that it calls."""
+    """Check the address, open the log, and create the server. The functions that do so describe the arguments."""
     check_exposure(listener, settings, authenticates=app.authentication.is_required)
     app.authentication.single_user = settings.is_single_user(on_loopback=is_local(listener))
     _serving.add(listener)
@@ -271,7 +271,7 @@ class UvicornServer(uvicorn.Server):
 
     async def _drain_and_exit(self) -> None:
         try:
-            # A server in a background thread has its readers in the same process, and they have left.
+            # The readers of a server in a background thread are in the same process, and have left.
             await self._tidewire.lifespan.drain(expect_readers=self._shutdown_timeout > 0)
         finally:
             self.should_exit = True

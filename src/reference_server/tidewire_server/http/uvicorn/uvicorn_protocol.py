@@ -255,7 +255,7 @@ def http_protocol(
             self.headers = []
             if not self.cycle.keep_alive:
                 self.cycle.keep_alive = _AfterBody(self.cycle)  # type: ignore[assignment]  # uvicorn tests only its truth
-            self._in_body = True  # Not earlier, because `cycle` belongs to the previous request until here.
+            self._in_body = True  # Not earlier: until here, `cycle` belongs to the previous request.
 
         def on_body(self, body: bytes) -> None:
             self._passed_content = True
