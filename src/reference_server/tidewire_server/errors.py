@@ -6,10 +6,7 @@ from typing import Any, Final
 from tidewire.protocol.problems import REGISTRY, Problem, no_such_endpoint, problem, to_json
 
 ITEM_ERROR = "item_refused"
-"""Default code of an `ItemError`.
-
-`ItemError` also adds it as a prefix to each other code that is not registered, contains no dot, and is not a URI.
-"""
+"""Default code of an `ItemError`. Also the prefix that `ItemError` adds to a custom code without a dot that is not a URI."""
 
 
 class ProblemError(Exception):
@@ -27,8 +24,8 @@ class ProblemError(Exception):
 
 
 class EndpointFunctionError(RuntimeError):
-    """A function in the options of an endpoint, such as `validate`, raised an unexpected exception for an input, or returned an
-    invalid value. The exception is the cause.
+    """A function in the options of an endpoint, such as `validate`, has failed for an input. It raised an unexpected exception,
+    which is the cause of this error, or it returned an invalid value.
 
     Args:
         message: Name of the endpoint and of the function.
@@ -50,11 +47,11 @@ _UNREAD_REQUESTS: Final = {
     "request.foreign_host": (421, "The Host header is not the name of this server"),
     "request.foreign_origin": (403, "Web pages of this origin may not use this server"),
 }
-"""Status and title of problems with requests that the server rejects before it reads them. They are not registered."""
+"""HTTP status and title of the problems with requests that the server rejects unread. Their codes are not registered."""
 
 
 def unread_request(code: str, detail: str) -> Problem:
-    """Create the problem for a request that the server does not read. The client may repeat a request that was late."""
+    """Create the problem for a request that the server rejects unread. The client may repeat a request that was late."""
     status, title = _UNREAD_REQUESTS[code]
     return Problem(code=code, title=title, status=status, detail=detail, retryable=code == "request.late")
 
@@ -109,7 +106,7 @@ class StateTooLargeError(Exception):
 
 
 class LogUnavailableError(Exception):
-    """The store has refused a job's changes for so long that no further changes fit into memory. The job fails."""
+    """The store was unavailable for so long that a job's unwritten changes reached their memory limit. The job fails."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(
@@ -123,15 +120,15 @@ class StreamClosedError(RuntimeError):
 
 
 class WorkerLostError(Exception):
-    """The worker that ran a function has died, or had to be replaced. The rows of the call follow `on_restart`."""
+    """The worker that ran a function has died, or had to be replaced. The inputs are treated as `on_restart` says."""
 
 
 class RunLaterError(Exception):
-    """A function cannot run now, because what it needs is busy. Its item returns to the queue, and keeps its value."""
+    """A function cannot run now, because a resource is busy. Its item returns to the queue, and keeps its current value."""
 
 
 class WorkersUnavailableError(Exception):
-    """The workers of an endpoint cannot be used. If this happens when the server starts, the server does not start."""
+    """The workers of an endpoint cannot be used. During the server's start, this error ends the start."""
 
 
 class UnknownEndpointError(KeyError):

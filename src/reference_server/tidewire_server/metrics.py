@@ -58,8 +58,8 @@ class Metrics:
             self.problems.labels(code)
 
     def begin_at_zero(self, endpoint: str) -> None:
-        """Create the counters of an endpoint. Prometheus computes no rate of a counter that does not exist, and ignores the first
-        increase of one that begins at 1, so that alerts would miss an endpoint whose jobs never end.
+        """Create the counters of an endpoint with the value 0. Prometheus ignores the increase with which a new counter
+        appears, and computes no rate before it. Without this, an alert for jobs that never end could not fire.
         """
         for counter in (self.jobs_submitted, self.jobs_started, self.items_started):
             counter.labels(endpoint)

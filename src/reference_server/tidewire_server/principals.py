@@ -30,7 +30,7 @@ Otherwise, the principal of an anonymous caller is this text, followed by a spac
 """
 
 CALLER: Final[ContextVar[str]] = ContextVar("caller", default=ANONYMOUS)
-"""Principal for which the current task validates an input or calls a function. Work that callers share is divided by it."""
+"""Principal for which the current task validates an input or calls a function. Shared resources limit the use per principal."""
 
 PrincipalFunction = Callable[[MutableMapping[str, Any]], "str | Awaitable[str | None] | None"]
 """Function of the application that returns the caller's name for the ASGI scope of a request, or None."""
@@ -41,7 +41,7 @@ MAX_NAME_LENGTH: Final = 256
 _BEARER: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 
 _APPLICATION: Final = {"www-authenticate": 'Application realm="tidewire"'}
-"""Challenge of an application that signs its callers in. With `Bearer`, the page would ask for a token, which may not exist."""
+"""Challenge of a server with a function `principal`. With the scheme `Bearer`, the web page would ask the user for a token."""
 
 _UNKNOWN_ADDRESS: Final = "unknown"
 
@@ -179,15 +179,15 @@ async def principal_from(function: PrincipalFunction, scope: MutableMapping[str,
         raise PrincipalFunctionError(
             f"the function `principal` must return a name or None, not {type(name).__name__}"
         )
-    name = str.__str__(name)  # an enum member, for example, is a string that is converted to another text
+    name = str.__str__(name)  # str(name) would differ from the text of an enum member
     _check_name(name)
     return name
 
 
 def _check_name(name: str) -> None:
-    """Check a name that may come from the caller itself, for example from a form in which it has signed up.
+    """Validate the name of a caller, which the caller may have chosen itself, for example in a sign-up form.
 
-    A name that is not valid is refused instead of changed. Otherwise two callers could get the same name.
+    An invalid name is rejected instead of altered. Otherwise two callers could get the same name.
     """
     if not name or len(name) > MAX_NAME_LENGTH:
         raise _bad_name(f"has {len(name)} characters; from 1 to {MAX_NAME_LENGTH} are allowed")

@@ -6,7 +6,7 @@
   `tidewire serve --no-functions`    | yes              | no
   `tidewire worker`                  | no               | yes
 
-All of them import the same file.
+All three commands import the same file, which registers the endpoints.
 """
 
 from contextvars import ContextVar

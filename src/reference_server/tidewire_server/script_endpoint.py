@@ -106,7 +106,7 @@ class Emit(_Described):
 
 
 class Bytes(_Described):
-    """Append the ASCII text `01234567890123…`, which has as many characters as `bytes` says."""
+    """Append the first `bytes` characters of the ASCII text `01234567890123…`."""
 
     bytes: int = Field(ge=0, le=MAX_BYTES)
     at: Pointer | None = None

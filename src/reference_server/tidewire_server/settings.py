@@ -19,8 +19,8 @@ from tidewire_server.setting_errors import settings_error
 from tidewire_server.user_paths import file_of, user_path
 
 MAX_SECONDS: Final = 1e10
-"""Longest time of a setting, about 300 years. With a longer `state_ttl`, the time at which a state expires could be after
-the year 9999, which no timestamp can express."""
+"""Upper bound of every setting that is a time, in seconds: about 300 years. With a longer `state_ttl`, a state could expire
+after the year 9999, which a timestamp cannot represent."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 ModelName = Annotated[str, Field(pattern=r"^[!-~]{1,256}$")]

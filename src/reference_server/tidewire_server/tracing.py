@@ -1,4 +1,4 @@
-"""Traces with OpenTelemetry, where it is installed: one trace from the submit of a job, over all its streams, to its function.
+"""OpenTelemetry traces, if OpenTelemetry is installed. One trace contains the submit of a job, its streams and its function.
 
 A job outlives its requests, and may outlive the process, so no single span covers it. Each step is a separate span:
 
@@ -9,8 +9,8 @@ A job outlives its requests, and may outlive the process, so no single span cove
   stream ENDPOINT   | the response to a request for events   | the span of the reader if it is in the same trace, and
                     |                                        |   otherwise `submit`, with a link to that span
 
-The job stores its `submit` span (`JobRecord.traceparent`), so that its trace continues in other processes. A job without
-such a span has no further spans: the server neither received a `traceparent` nor has an OpenTelemetry SDK.
+The job stores its `submit` span (`JobRecord.traceparent`), so that its trace continues in other processes. If the submit
+request has no `traceparent` and there is no OpenTelemetry SDK, the job has no spans at all.
 
 This module uses only the API of OpenTelemetry. The program that runs the server chooses the SDK and the exporter. Attributes
 contain ids, times, numbers and error codes, but never an input, a value, a token, the text of an error or a caller's name.
@@ -64,7 +64,7 @@ class TracedJob(Protocol):
 
 
 class JobSpan:
-    """Span of one step of a job. It is only reported when `end` is called."""
+    """Span of one step of a job. It is exported when `end` is called."""
 
     __slots__ = ("_span", "_started_at")
 
@@ -105,8 +105,8 @@ class JobSpan:
 def continued(headers: Iterable[tuple[bytes, bytes]]) -> contextlib.AbstractContextManager[None]:
     """Continue the trace that a request names, during a `with` block.
 
-    A header that is not valid is ignored, and so is `traceparent` if it occurs twice. If the program already has a span
-    for the request, as an instrumented application that contains the server, its trace takes precedence.
+    A header that is not valid is ignored, and so is `traceparent` if it occurs twice. If the application around the server has
+    already created a span for the request, that span's trace takes precedence.
 
     Args:
         headers: Headers of the ASGI scope.
@@ -119,8 +119,8 @@ def continued(headers: Iterable[tuple[bytes, bytes]]) -> contextlib.AbstractCont
 
 
 def submitting(endpoint: str) -> contextlib.AbstractContextManager[None]:
-    """Trace a `with` block that submits a job, and calls `accepted`. In this block, `trace_headers` returns the
-    `JobRecord.traceparent` of a new job.
+    """Create the `submit` span during a `with` block that submits a job and then calls `accepted`. In this block,
+    `trace_headers` returns the value to store as `JobRecord.traceparent`.
     """
     if _INSTALLED and (_has_span() or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)):
         return _submitting(endpoint)
@@ -143,7 +143,7 @@ def _submitting(endpoint: str) -> Iterator[None]:
 
 
 def accepted(job: TracedJob, *, replayed: bool) -> None:
-    """Name the job in the span of `submitting`. An earlier request with the same idempotency key may have created it."""
+    """Add the job's id to the `submit` span. If `replayed`, an earlier request with the same idempotency key created the job."""
     if _INSTALLED and _has_span():
         span = trace.get_current_span()
         span.set_attributes({"tidewire.job.id": job.id, "tidewire.replayed": replayed})
@@ -152,7 +152,7 @@ def accepted(job: TracedJob, *, replayed: bool) -> None:
 
 
 def start_stream(job: TracedJob, *, resumed: bool) -> JobSpan | None:
-    """Start the span of the response to a request for events. None if the job has no trace.
+    """Start the `stream` span of the response to a request for events. Return None if the job has no trace.
 
     Args:
         job: The job.
@@ -178,9 +178,9 @@ def start_stream(job: TracedJob, *, resumed: bool) -> JobSpan | None:
 
 
 def start_run(job: TracedJob, index: int) -> JobSpan | None:
-    """Start the span of the function of one item. None if the job has no trace.
+    """Start the `run` span of one item. Return None if the job has no trace.
 
-    The time in the queue is an attribute of the first attempt. For a later one it would include the attempts before.
+    Only the span of the first attempt has the time in the queue. Later, this time would include the earlier attempts.
     """
     if not _INSTALLED or job.traceparent is None:
         return None
@@ -197,7 +197,7 @@ def start_run(job: TracedJob, index: int) -> JobSpan | None:
 
 
 def running(span: JobSpan | None, job: str) -> contextlib.AbstractContextManager[None]:
-    """Set the job of the current task. In the `with` block, spans of this task and of its threads are below the job's span."""
+    """Set `JOB_ID`, and make `span` the parent of the spans that this task and its threads create in the `with` block."""
     JOB_ID.set(job)
     return _NO_TRACE if span is None else _attached(trace.set_span_in_context(span._span))
 
@@ -238,7 +238,7 @@ def _attached(found: Any) -> Iterator[None]:
 
 
 def _stored(traceparent: str) -> Any:
-    # Without `tracestate`, which callers control, and which OpenTelemetry logs if it is not valid.
+    # Leave out `tracestate`: callers control it, and OpenTelemetry logs it if it is not valid.
     return _propagator.extract({"traceparent": traceparent}, context.Context())
 
 

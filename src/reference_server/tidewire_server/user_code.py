@@ -1,4 +1,4 @@
-"""Which part of a stack is the user's code, in place of Python's libraries and of this server."""
+"""Distinguish the user's code in a stack from Python's libraries and from this server."""
 
 import sysconfig
 from pathlib import Path
@@ -15,14 +15,14 @@ _LIBRARIES: Final = tuple(
 
 
 def is_user_code(file: str) -> bool:
-    """Return whether a file, as a frame names it, contains the user's code. `<stdin>` and the cells of a notebook do."""
+    """Return whether the file name of a frame belongs to the user's code. `<stdin>` and the cells of a notebook do."""
     return not file.startswith(("<frozen", "<string>")) and not str(Path(file).resolve()).startswith(
         _LIBRARIES
     )
 
 
 def place_of(frame: FrameType) -> str:
-    """Return the place of the innermost call in the user's code, or of the innermost call if there is none."""
+    """Return the location of the innermost frame in the user's code, or of the innermost frame if the user's code has none."""
     found: FrameType | None = frame
     while found is not None and not is_user_code(found.f_code.co_filename):
         found = found.f_back

@@ -9,13 +9,13 @@ MEMORY: Final = "memory"
 _SQLITE: Final = "sqlite:///"
 _POSTGRESQL: Final = ("postgresql://", "postgres://")
 _PASSWORD: Final = re.compile(r"(:/{1,2}[^:/?#@]*:).*@")
-"""The user and the password of a URL, in which a slash may be missing. A password that is not percent-encoded may contain any
+"""Pattern of the password in a URL, in which a slash may be missing. A password that is not percent-encoded may contain any
 character, so everything up to the last `@` counts as the password.
 """
 _PASSWORD_WITHOUT_HOST: Final = re.compile(r"(:/{1,2}[^:/?#@\[]*:)(?![0-9]*(?:[,/?]|$))[^@]*$")
-"""The same in a URL without `@`, whose user may have forgotten the host. Only a port consists of digits."""
+"""Pattern of the password in a URL without `@`, for example because the host was forgotten. Digits alone are a port instead."""
 _PASSWORD_PARAMETER: Final = re.compile(r"(\bpas\w*\s*=\s*|password\s*=\s*)[^&\s]+", re.IGNORECASE)
-"""A parameter that is a password, or that is meant to be one."""
+"""Pattern of a URL parameter whose name is `password`, or a likely misspelling of it."""
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
