@@ -180,7 +180,7 @@ class Settings(BaseModel):
     max_unsent_bytes: Count = Field(
         512 * MIB,
         description="Maximum total size of large states, events and lists of jobs that clients have not read completely, in "
-        "bytes. What several clients read counts once. Above the limit, requests get 503, and streams end with "
+        "bytes. Data that several clients read counts once. Above the limit, requests get 503, and streams end with "
         "`goaway`.",
     )
 
@@ -442,8 +442,8 @@ class Launch(BaseModel):
     )
     upstream: tuple[str, ...] = Field(
         (),
-        description="URL of an OpenAI-compatible engine. It generates the texts, as with http://127.0.0.1:8001/v1. Several URLs "
-        "share the load.",
+        description="URL of an OpenAI-compatible engine that generates the texts, such as http://127.0.0.1:8001/v1. Several "
+        "URLs share the load.",
     )
     upstream_kind: Literal["auto", "vllm", "sglang", "tgi", "llama.cpp", "transformers", "openai"] = Field(
         "auto", description="Kind of the upstream; openai for any other, auto to ask it."
@@ -502,20 +502,20 @@ class Launch(BaseModel):
         0.25,
         gt=0,
         le=1,
-        description="Maximum share of the time of its steps that the masks of one text with a `json_schema` may take; "
-        "otherwise the text fails. Only steps that it shares with other texts count. 1 for no limit.",
+        description="Maximum share of the step time that the masks of one text with a `json_schema` may take. Above it, "
+        "the text fails. Only steps that the text shares with other texts count. 1 for no limit.",
     )
     on_restart: Literal["auto", "rerun", "fail", "continue"] = Field(
         "auto",
         description="Treatment of texts that were being generated when the server stopped, unless the log is in memory: rerun from "
-        "the start, continue after the logged tokens, or fail with worker_lost. With auto, they continue, and with the log in "
-        "memory they have no token ids that nobody asked for.",
+        "the start, continue after the logged tokens, or fail with worker_lost. With auto, they continue. If the log is in "
+        "memory, auto also omits token ids that the request did not ask for.",
     )
     share_prefixes: bool = Field(
         False,
         description="Reuse the keys and values of a prompt for the prompts of all callers that begin with the same tokens. "
         "By default, only prompts of the same caller share them, because the time until the first token shows whether a "
-        "prompt was processed before. For a server whose callers trust each other.",
+        "prompt was processed before. Turn this on only if the callers trust each other.",
     )
     profile: Path | None = Field(
         None, description="Folder for profiles of some steps of the text engine. It is created if necessary."
