@@ -20,7 +20,7 @@ _EXTRAS: Final = {
     "conformance": "conformance",
     "codegen": "codegen",
 }
-"""Extra of each command that needs more than the extra `cli`. Each of these extras includes `cli`."""
+"""Extras of the commands that need more packages than `cli` installs. Each of these extras includes `cli`."""
 
 _HELP: Final = {"--help", "--help-all", "--version"}
 """Options that make a command print its help or the version. Without arguments, the command prints its help, too."""
@@ -45,7 +45,7 @@ def main() -> None:
         # The commands handle this exception, but it may also interrupt their import, which takes 0.3 s.
         sys.exit(130)
     except SystemExit as error:
-        # rich and typer end the help with 1 if the output pipe is closed.
+        # If the output pipe is closed, rich and typer end the help with the exit code 1.
         sys.exit(141 if isinstance(error.__context__, BrokenPipeError) else error.code)
     except OSError as error:
         if sys.argv[1:] and not _HELP & {*sys.argv} and not _output_fails():
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _output_fails() -> bool:
-    """Return whether standard output cannot be written. The `OSError` of a write does not name its file."""
+    """Return whether standard output cannot be written. The `OSError` of a write does not name the file."""
     try:
         print(flush=True)
     except OSError:

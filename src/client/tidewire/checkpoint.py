@@ -38,9 +38,9 @@ class Checkpoint:
 
     An event of a batch job can yield several updates, one for each item that the event changes. A checkpoint that is
     taken between two of these updates contains the state after the whole event, and the updates of the event that were
-    not delivered yet. The program that resumes gets exactly these updates first. A count of the delivered updates
-    together with the state before the event would be smaller, but not sufficient: after the resume, the server may merge
-    the event with later events or send a snapshot, and the delivered part of the next event is then unknown.
+    not delivered yet. The program that resumes gets exactly these updates first. It would not be enough to store the
+    state before the event and the number of delivered updates. After the resume, the server may merge the event with
+    later events or send a snapshot. The client could then not identify the updates that were already delivered.
 
     Store the checkpoint in the same transaction as your program's results for the updates before the checkpoint. Then
     no update is lost or processed twice. If the two are stored separately, a crash between the two writes makes the
@@ -51,7 +51,7 @@ class Checkpoint:
         job: Id of the job.
         url: Base URL of the server. None makes the checkpoint valid for any server.
         state: State of the job at `cursor`. None if no update was delivered yet.
-        columns: JSON Pointers of the columns in the state, that is of the values that grow by appending.
+        columns: JSON Pointers of the columns, which are the values in the state that grow by appending.
         cursor: Id of the last delivered event. None if no update was delivered yet.
         undelivered: Updates of a batch job up to `cursor` that were not delivered yet, in their order. Empty unless the
             checkpoint was taken between two updates of one event.

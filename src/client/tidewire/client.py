@@ -199,7 +199,7 @@ class AsyncClient:
     # ---- discovery ---------------------------------------------------------------------------------------------
 
     async def discover(self) -> Discovery:
-        """Return the endpoints, limits and capabilities of the server. They are cached as long as by `describe`."""
+        """Return the server's endpoints, limits and capabilities. They are cached like the result of `describe`."""
         return await self._starter.session.discover(self._starter.options)
 
     async def describe(self, endpoint: str | None = None, /) -> EndpointDescription:
@@ -281,7 +281,7 @@ class AsyncClient:
             QueueFullError: The endpoint's queue was full for longer than the `RetryPolicy` allows.
             TransportError: The server could not be reached within the `RetryPolicy`.
             TotalTimeoutError: The client's `timeout` passed. The job may have been started.
-            TidewireError: Any other refusal by the server.
+            TidewireError: The server refused the request for another reason.
 
         Example:
             job = await client.submit("generate", prompt="def fib(", max_tokens=64)
@@ -645,5 +645,5 @@ class AsyncClient:
 
 
 def starter_of(client: AsyncClient) -> JobStarter:
-    """Return the `JobStarter` of a client. The blocking client needs methods that `AsyncClient` does not have."""
+    """Return the `JobStarter` of a client. The blocking client calls its methods directly."""
     return client._starter

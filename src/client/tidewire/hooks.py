@@ -38,8 +38,8 @@ Hook = Callable[[E], object | Awaitable[object]]
 class ClientThread(threading.Thread):
     """The background thread of a blocking client.
 
-    A SystemExit or KeyboardInterrupt of a callback would end the event loop of this thread, and with it the client. On
-    other threads, it ends the program as usual.
+    If a callback raises SystemExit or KeyboardInterrupt on this thread, the exception is only logged. It would
+    otherwise end the thread's event loop, which the client needs. On other threads, it ends the program as usual.
     """
 
 

@@ -36,14 +36,14 @@ _OWN: Final = MappingProxyType(
         "last-event-id": ": use client.job(checkpoint=…)",
     }
 )
-"""Names of headers that users may not set, because the client itself sets them. The value is the end of the error
-message. It names the argument to use instead, and is empty if there is no such argument."""
+"""Names of headers that users may not set, because the client itself sets them. Each value ends the error message and
+names the argument to use instead. It is empty if there is no such argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings that apply to all calls of a client. The client's method `with_options` returns a client with other
-    settings.
+    """Settings that apply to all calls of a client. To change them, the client's method `with_options` returns a new
+    client.
     """
 
     timeout: float | None = None
@@ -157,8 +157,8 @@ def check_key(key: Any) -> None:
 
 
 def without_key(method: Callable[P, X]) -> Callable[P, X]:
-    """Decorate `with_options`, so that the error for the argument `idempotency_key` names the calls that accept it. The
-    signature of the method stays the same.
+    """Decorate `with_options`, so that the error for the argument `idempotency_key` names the methods that accept this
+    argument. The signature of `with_options` stays the same.
     """
 
     @wraps(method)

@@ -41,11 +41,11 @@ class ResultType(Generic[T]):
         """
         if self._adapter is None:
             return value  # type: ignore[return-value]
-        # These are imported here for the reason that `_adapter_of` names.
+        # Import these late, because importing pydantic is slow.
         from pydantic import ValidationError  # noqa: PLC0415
         from pydantic_core import to_json  # noqa: PLC0415
 
-        # To save memory, delete the value after it was serialized, and serialize a text without an additional copy.
+        # To save memory, delete the value after it was serialized, and avoid a further copy of a text.
         written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else to_json(value)
         del value
         try:
@@ -63,7 +63,7 @@ class ResultType(Generic[T]):
 
 
 def _adapter_of(returns: Any) -> "TypeAdapter[Any]":
-    # Import pydantic only here, because a program without `returns` would pay for it before its first response.
+    # Import pydantic late, so that a program without `returns` does not have to wait for this slow import.
     from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter  # noqa: PLC0415
 
     if isinstance(returns, TypeAdapter):

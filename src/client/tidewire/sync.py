@@ -253,7 +253,7 @@ class Client:
             QueueFullError: The endpoint's queue was full for longer than the `RetryPolicy` allows.
             TransportError: The server could not be reached within the `RetryPolicy`.
             TotalTimeoutError: The client's `timeout` passed. The job may have been started.
-            TidewireError: Any other refusal by the server.
+            TidewireError: The server refused the request for another reason.
 
         Example:
             job = client.submit("generate", prompt="def fib(", max_tokens=64)
@@ -620,7 +620,7 @@ class Client:
         return thread.call(partial(client.jobs, limit=limit))
 
     def discover(self) -> Discovery:
-        """Return the endpoints, limits and capabilities of the server. They are cached as long as by `describe`."""
+        """Return the server's endpoints, limits and capabilities. They are cached like the result of `describe`."""
         thread, client = self._inner
         return thread.call(client.discover)
 

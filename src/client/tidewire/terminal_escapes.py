@@ -1,8 +1,8 @@
 """`visible`, `visible_json` and `one_line`, which escape the control characters of texts that did not come from this
 program.
 
-Everything that a command shows on a terminal passes through one of the first two functions. Text that a command writes to
-a pipe does not. `one_line` is for the client's warnings, which Python prints to the terminal by default.
+Commands pass all text for a terminal through `visible` or `visible_json`. They write text to a pipe unchanged.
+`one_line` is for the client's warnings, which Python prints to the terminal by default.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that act on a terminal: the control characters of ASCII and Latin-1 except tab and line feed, the line
-separators of Unicode, and the controls of the writing direction, with which a text can show its parts in another order."""
+separators of Unicode, and the bidirectional controls, which can change the order in which text is displayed."""
 
 LINE_LIMIT: Final = 500
 """Maximum number of characters of a text in a log message."""
@@ -33,8 +33,8 @@ def one_line(text: str) -> str:
 
 
 def visible_json(value: Any, *, indent: int | None = None) -> str:
-    """Serialize a value as compact or indented JSON, in which control characters are escaped as JSON escapes them. The
-    text is equivalent JSON, so it is suitable for pipes as well.
+    """Serialize a value as compact or indented JSON. Control characters are written as JSON escapes, so a program that
+    parses the JSON gets the same value.
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=False, separators=separators, indent=indent)

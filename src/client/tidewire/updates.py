@@ -43,10 +43,10 @@ _CAUSES: Final = {
     "restart": "because a new attempt of the job started",
     "rewound": "because the server's log had lost its last events",
 }
-"""Causes of a retraction, by the reason of the snapshot that retracted the text. A diff has no reason."""
+"""Explanations of a retraction for error messages. The keys are the `reason` members of snapshots."""
 
 UNKNOWN: Final = ""
-"""Reason of the snapshot where it is not known whether a change comes from a snapshot or from a diff."""
+"""Value of `ItemChange.snapshot` if the client does not know whether a snapshot or a diff caused the change."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +93,7 @@ class ItemChange(Generic[T]):
 
     @property
     def cause(self) -> str:
-        """Cause of a retraction, for the end of an error message."""
+        """Explanation of why text was retracted. It is used at the end of error messages."""
         return _CAUSES.get(self.snapshot, "by a rollback or a new attempt of the job")
 
     def unread_retraction(self, *, of_batch: bool) -> VoidTextError:

@@ -1,5 +1,5 @@
-"""`Job` and `BatchJob`, the blocking counterparts of the async job classes. They run the async classes on the
-background thread of the client, and so does `map_values` with the jobs of a `map`.
+"""`Job` and `BatchJob`, the blocking counterparts of the async job classes. They run the async classes on the client's
+background thread. `map_values` does the same for the jobs of a `map`.
 
 `src/client/generate_signatures.py` generates the signatures and docstrings from the async classes.
 """
@@ -207,9 +207,8 @@ class Job(BlockingJobBase[AsyncJob[T]], Generic[T]):
         """Iterate over all generated tokens, from the first one, with the requested log-probabilities, ranks and
         candidates.
 
-        The tokens are complete in each call, whatever other loops over this job have read, and also if the job was
-        created from a checkpoint. Like `result`, this iterator consumes no updates, so a loop before or after it still
-        yields all updates.
+        Each call yields all tokens, even if other loops have read the job or the job was created from a checkpoint.
+        Like `result`, this iterator consumes no updates, so a loop before or after it still yields all updates.
 
         The job must have been submitted with an option that requests tokens, for example `logprobs=True`. A token is
         yielded as it arrives. But if the server announces which part of the text is stable, a token is held back until
@@ -296,8 +295,8 @@ class BatchJob(BlockingJobBase[AsyncBatchJob[T]], Generic[T]):
         return thread.pump(job.updates())
 
     def as_completed(self) -> Iterator[tuple[int, T | ItemFailedError]]:
-        """Iterate over the items in the order in which they end. Each element is a pair of the item's index and its
-        value, or of the index and an ItemFailedError.
+        """Iterate over the items in the order in which they end. Each element is a pair: the item's index, and either
+        its value or an ItemFailedError.
 
         Each call starts with the items that have already ended. If the job was created from a checkpoint, items that
         had already ended at the checkpoint are left out.
@@ -390,7 +389,7 @@ def map_values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) ->
                     value = next(inputs)
                 except StopIteration:
                     work.end()
-                except Exception as error:  # noqa: BLE001 - `take` raises it after the values before it
+                except Exception as error:  # noqa: BLE001 - `take` raises it after the earlier values
                     work.fail(error)
                 else:
                     work.feed(value)

@@ -42,8 +42,8 @@ class AsyncBatchJob(JobBase[BatchJobReader[T]], Generic[T]):
         return self._reader.updates()
 
     def as_completed(self) -> UpdateIterator[tuple[int, T | ItemFailedError]]:
-        """Iterate over the items in the order in which they end. Each element is a pair of the item's index and its
-        value, or of the index and an ItemFailedError.
+        """Iterate over the items in the order in which they end. Each element is a pair: the item's index, and either
+        its value or an ItemFailedError.
 
         Each call starts with the items that have already ended. If the job was created from a checkpoint, items that
         had already ended at the checkpoint are left out.

@@ -1,4 +1,4 @@
-"""`AsyncJob`, a job with one input, and `JobBase`, its base class and that of `AsyncBatchJob`."""
+"""`AsyncJob`, a job with one input, and `JobBase`, the base class of `AsyncJob` and `AsyncBatchJob`."""
 
 from typing import Final, Generic, NoReturn, TypeVar
 
@@ -212,9 +212,8 @@ class AsyncJob(JobBase[SingleJobReader[T]], Generic[T]):
         """Iterate over all generated tokens, from the first one, with the requested log-probabilities, ranks and
         candidates.
 
-        The tokens are complete in each call, whatever other loops over this job have read, and also if the job was
-        created from a checkpoint. Like `result`, this iterator consumes no updates, so a loop before or after it still
-        yields all updates.
+        Each call yields all tokens, even if other loops have read the job or the job was created from a checkpoint.
+        Like `result`, this iterator consumes no updates, so a loop before or after it still yields all updates.
 
         The job must have been submitted with an option that requests tokens, for example `logprobs=True`. A token is
         yielded as it arrives. But if the server announces which part of the text is stable, a token is held back until
