@@ -174,8 +174,8 @@ class _EndedItems(Projection[tuple[int, T | ItemFailedError]]):
 
     def project(self, update: ItemChange[T]) -> Iterator[tuple[int, T | ItemFailedError]]:
         view = update.position.view
-        # Yield the other items that have ended only with the last update of an event. A checkpoint that is taken between
-        # two updates of one event would otherwise repeat the items that were yielded before their own update.
+        # Yield the items that had already ended, but only with the last update of an event. A checkpoint between two
+        # updates of the event would otherwise repeat items whose own update is not delivered yet.
         if update.settles and not self._started:
             self._started = True
             for index in range(view.length("/items")):

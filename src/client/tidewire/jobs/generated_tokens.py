@@ -31,7 +31,7 @@ _VALUE = "/items/0/value"
 _IDS = f"{_VALUE}/token_ids"
 _IDS_NODE: Final = parse(_IDS)
 _COLUMNS = ("token_ids", "logprobs", "ranks", "top_ids", "top_logprobs", "token_text", "top_text")
-"""The columns that `Token` uses."""
+"""Names of the lists in an item's value from which `Token` objects are created."""
 ASK = "Request them when you submit the job: logprobs=True, or top_logprobs=n for the n most probable tokens."
 
 
@@ -122,7 +122,7 @@ class TokenRows(Projection[Token]):
         """The state from which the last token was yielded."""
         self._held: deque[tuple[int, View]] = deque()
         """States whose tokens may still be retracted, each with the length of its text. The tokens of each state begin
-        with those of the state before."""
+        with the tokens of the previous state."""
         self._last: ItemChange[Any] | None = None
 
     def settled(self, _update: ItemChange[Any] | None) -> Sequence[ItemChange[Any]]:
@@ -157,7 +157,7 @@ class TokenRows(Projection[Token]):
         # after it.
         while self._held and self._held[0][0] < stable:
             final = self._held.popleft()[1]
-        # From the newest state: a token that was retracted may have come again with another log-probability.
+        # Use the newest state, because a retracted token may have arrived again with another log-probability.
         return () if final is None else self._new_tokens(view, final.length(_IDS))
 
     def finish(self) -> Iterable[Token]:
@@ -170,7 +170,7 @@ class TokenRows(Projection[Token]):
         return self._new_tokens(view)
 
     def newest(self, view: View, limit: int) -> Sequence[Token]:
-        """Return the last `limit` tokens of a state, or none if its lists of tokens are not valid."""
+        """Return the last `limit` tokens of a state. Returns no tokens if the state's lists of tokens are not valid."""
         try:
             return [*self._tokens(view, max(0, view.length(_IDS) - limit))]
         except (TypeError, ValueError, TidewireError):
@@ -180,7 +180,7 @@ class TokenRows(Projection[Token]):
         return TidewireError("this job's value has no token columns", where=self._where, advice=ASK)
 
     def _new_tokens(self, view: View, count: int | None = None) -> Iterable[Token]:
-        """Return the tokens of a state that were not yielded yet, of its first `count` tokens or of all."""
+        """Return the tokens of a state that were not yielded yet. `count` limits them to the first tokens."""
         start, count = self._yielded, view.length(_IDS) if count is None else count
         if count <= start:
             return ()

@@ -46,12 +46,12 @@ BLOCK: Final = 64
 QUEUE_WARNING_AFTER: Final = 2.0
 """Time in seconds for which a call or a loop waits for a queued job before the client logs the job's queue position."""
 QUEUE_WARNING_INTERVAL: Final = 300.0
-"""Time in seconds after such a message in which a client logs no other one."""
+"""Minimum time in seconds between two log messages of a client about queue positions."""
 IN_QUEUE: Final = (
     "job %s is still in the queue%s. If a job of an interrupted program runs before it: `tidewire jobs %s` lists your "
     "jobs, and `tidewire cancel %s JOB` cancels one"
 )
-"""Log message for a job that waits: id, position and twice the server's URL. The command line shows it."""
+"""Log message for a queued job: id, position, and twice the server's URL. The command line shows it."""
 
 
 log: Final = logging.getLogger("tidewire")
@@ -60,9 +60,9 @@ log: Final = logging.getLogger("tidewire")
 class QueueWarnings:
     """Logs the queue position of a job for which a caller has waited `QUEUE_WARNING_AFTER` seconds.
 
-    Without the message, a script would wait without a word while a job of an earlier, interrupted script runs before its
-    own. A client has one `QueueWarnings`, and logs one message in `QUEUE_WARNING_INTERVAL`, because most jobs of a long `map`
-    wait.
+    Without the message, a user could not see that the job of an earlier, interrupted script is running first. Each
+    client has one `QueueWarnings` for all jobs, which logs at most one message per `QUEUE_WARNING_INTERVAL`, because
+    most jobs of a long `map` are queued.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class QueueWarnings:
 
 
 class ActiveIterator(Protocol):
-    """The part of an iterator's interface that the job's reader uses. At most one iterator reads a job at a time."""
+    """The methods of an iterator that the job's reader calls. At most one iterator reads a job at a time."""
 
     closed: bool
     interrupted: bool
@@ -92,7 +92,7 @@ class ActiveIterator(Protocol):
         """Record the position up to which the caller has received updates."""
 
     def leave(self) -> None:
-        """Stop iterating. Hand the updates that the caller has not received back to the job, for the next iterator."""
+        """Stop iterating, and return the undelivered updates to the job, for the next iterator."""
 
 
 class JobReader(ABC):
@@ -116,12 +116,11 @@ class JobReader(ABC):
         self._queue_warning_due = True
         """Whether the queue position of this job may still have to be logged."""
         self._queue_warning_at: float | None = None
-        """Time on the event loop's clock at which it is logged. None until a caller waits for the queued job."""
+        """Time on the event loop's clock at which to log the position. None until a caller waits for the queued job."""
         self._lock: anyio.Lock | None = None
         self._ready: deque[ItemChange[Any]] = deque()
         self._merged: dict[int, tuple[Position | None, ItemChange[Any]]] = {}
-        """Item index → a merged change, and the position before it. The change leads from the item's value at this position
-        to the value after the change."""
+        """Item index → the position before the first merged change, and the change that results from the merge."""
         self._committed: tuple[Position | None, Sequence[ItemChange[Any]]] = (delivered, ())
         """Position that a checkpoint contains, and the changes up to this position that were not delivered yet."""
         self._latest = delivered
@@ -167,7 +166,7 @@ class JobReader(ABC):
 
         Args:
             timeout: Maximum duration of this call in seconds. None: the client's `timeout`.
-            check: Function that is called whenever something was received. It raises an error if waiting is useless.
+            check: Function that is called whenever events were received. It raises an error to end the wait early.
         """
         check()
         check_seconds("timeout", timeout)
@@ -186,8 +185,8 @@ class JobReader(ABC):
     def checkpoint(self) -> Checkpoint:
         """Return the position after the last delivered update as a checkpoint.
 
-        If the last delivered update was not the last one of its event, the checkpoint has the state after the event,
-        together with the other updates of the event.
+        An event can yield several updates. If some of them are not delivered yet, the checkpoint contains them and the
+        state after the event.
         """
         delivered, undelivered = self._settled()
         if delivered is None:
@@ -280,7 +279,7 @@ class JobReader(ABC):
 
         Raises:
             ConcurrentReadError: Another iterator is active.
-            SeveralItemsError: The job has several items, and this reader reads one.
+            SeveralItemsError: The job has several items, and this reader is for jobs with one item.
         """
         self.check_items()
         other = self._active
@@ -327,7 +326,7 @@ class JobReader(ABC):
     async def state_after(self, position: Position | None, queue_until: float | None) -> Position | None:
         """Wait for a state of the job that is newer than a position. None means that the job has ended.
 
-        This method consumes no updates. The states of events that arrive together are skipped, except for the last one.
+        This method consumes no updates. If several events arrive together, only the last state is returned.
 
         Args:
             position: The last state that the caller has seen. None: the state that is already known, if any.
@@ -429,8 +428,8 @@ class JobReader(ABC):
 
         Args:
             applied: The event.
-            merge: Whether to merge the changes with earlier ones, because no iterator is consuming them. Changes in which
-                no value changed are then dropped.
+            merge: Whether to merge the changes with earlier changes, because no iterator is consuming them. Changes
+                that change no value are then dropped.
         """
 
     def _merge(self, change: ItemChange[Any]) -> None:
@@ -494,7 +493,7 @@ class JobReader(ABC):
     async def _block_of_queued(self, queue_until: float | None) -> list[Applied | Notice]:
         """Wait for the next events. If the job is queued, log its position once, and apply the limit `queue_until`."""
         if not self._queued:
-            # Once the job has left the queue, no longer look at its status before each block.
+            # Once the job has left the queue, do not check its status before each block.
             self._queue_warning_due = self._queue_warning_due and self._stream.follower.document is None
             return await self._stream.next_outcomes(BLOCK)
         if self._queue_warning_due and not self._session.transport.in_process:

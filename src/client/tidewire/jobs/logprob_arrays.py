@@ -37,7 +37,7 @@ class Logprobs:
         ranks: int64 (n,). The most probable token has rank 1.
         top_ids: int64 (n, k), most probable candidate first.
         top_logprobs: float64 (n, k).
-        tie_counts: int64 (n,).
+        tie_counts: int64 (n,). Number of tokens that are as probable as the last candidate, but are not in `top_ids`.
         scored_logprobs: float64 (n, s), in the order of the request's `logprob_token_ids`.
         prompt_token_ids: int64 (m,).
         prompt_logprobs: float64 (m,). The first element is NaN.

@@ -221,7 +221,7 @@ class JobStream:
     async def _open_or_poll(self) -> Outcome | None:
         """Open a connection, or read the job instead of its stream.
 
-        Returns an outcome if something other than an event has caused one.
+        Returns None if a connection was opened, and otherwise an outcome.
         """
         if self._oversized is not None:
             why, self._oversized = self._oversized, None
@@ -262,8 +262,8 @@ class JobStream:
             reconnect.cause.value,
             reconnect.wait,
         )
-        # A resync has its own warning. After several silent connections, the client reads the job. This distinguishes a
-        # proxy that holds the stream back from an outage.
+        # Do not report these two cases as an outage. A resync logs its own warning. After several silent connections,
+        # the client reads the job, and then knows whether only the stream is held back, for example by a proxy.
         if reconnect.cause is not Cause.RESYNC and self._silent_connections < SILENT_CONNECTIONS:
             self.session.report_failure(self._policy, reconnect.why, reconnect.wait)
         hooks, job_id = self.session.hooks, self.follower.job_id
@@ -370,7 +370,7 @@ class JobStream:
         self.session.contacted = True
         limit = max(LEAST_EVENT_BYTES, self.options.max_state_bytes)
         self._decoder = Decoder(max_event_bytes=limit, last_event_id=cursor)
-        # All reads together may wait for `hello` as long as this. After `hello`, the limit applies to silence.
+        # Until `hello` arrives, this limits the total time of all reads. After `hello`, the limit applies to silence.
         connection.body.set_limit(self.session.timing.hello_timeout, of_silence=False)
 
     async def _handle_fault(self, error: TransportError | NotATidewireServerError) -> Outcome:
@@ -471,6 +471,6 @@ def _exhausted(why: str, fault: TidewireError | None, where: Where, hint: str | 
     advice = hint or "The job may still run. Continue later with client.job(checkpoint=job.checkpoint())."
     kind: type[Any] = type(fault) if isinstance(fault, TransportError) else TransportError
     error: TidewireError = kind(f"gave up on the stream: {why}", where=where, advice=advice, retryable=True)
-    # The cause has the status and the problem details of the last attempt. Its frames are all within this package.
+    # The cause has the details of the last attempt. Drop its traceback, which shows only this package.
     error.__cause__ = None if fault is None else fault.with_traceback(None)
     return error

@@ -68,7 +68,7 @@ class SingleJobReader(JobReader, Generic[T]):
         return StateIterator(self, rows)
 
     async def token_rows(self) -> TokenRows:
-        """Return what reads the tokens of a state for the display in a notebook."""
+        """Return the projection with which a notebook displays the tokens of a state."""
         rows = TokenRows(text=lambda _: None, vocabulary=self._vocabulary, where=self.where)
         await rows.prepare()
         return rows
@@ -84,8 +84,8 @@ class SingleJobReader(JobReader, Generic[T]):
         return self._shape.validate(self._final_item().get("value"), where=self.where)
 
     def check_items(self) -> None:
-        """Raise a SeveralItemsError if the job is known to have several items, so that no reader mistakes one for all of
-        them.
+        """Raise a SeveralItemsError if the job is known to have several items. The first item would otherwise be
+        mistaken for the whole result.
         """
         if self.item_count > 1:
             raise SeveralItemsError(f"this job has {self.item_count} items, not one", where=self.where)
@@ -128,7 +128,7 @@ class SingleJobReader(JobReader, Generic[T]):
             deleted, text = self._texts.change(0, position, {each.pointer: each for each in texts})
         if type(applied.diff) is not str:
             self._items_may_differ = True
-        # The end of a job is an update if the job had no other.
+        # If the job had no update before, its end counts as an update.
         done = applied.done
         visible = applied.visible or (
             done is not None and not self._has_updates and done.status == "succeeded"

@@ -128,7 +128,7 @@ class StreamedText(Projection[str]):
         self._held.append(_merge(run))
 
     def _check_text(self, position: Position) -> None:
-        """Raise an error if no column of the value is a text or can become one."""
+        """Raise an error if no column of the value is a text or can become a text."""
         if any(_texts(position)):
             self._checked = position.columns
         elif not any(_texts(position, or_null=True)):

@@ -161,7 +161,7 @@ class JobStarter:
         return await self.start(name, body, key, shape, since)
 
     def policy(self) -> RequestPolicy:
-        """Return new counters for the attempts of one submit."""
+        """Return new retry counters for one submit."""
         return self.session.policy(self.options)
 
     async def start(
@@ -204,7 +204,7 @@ class JobStarter:
         stream: bool,
         policy: RequestPolicy | None = None,
     ) -> Response | Connection:
-        """Send the request that submits a job. The errors of a refused request say what to do."""
+        """Send the request that submits a job. If the server refuses it, the error contains advice for the user."""
         try:
             return await self.session.submit(
                 f"{self.session.endpoint_url(name)}/jobs",

@@ -121,8 +121,8 @@ class UpdateBatch(Generic[X]):
         return ()
 
     def undelivered(self) -> list[Change]:
-        """Return the updates of this block that are not completely delivered. Those that precede its first item count
-        as delivered.
+        """Return the updates of this block that are not completely delivered. Updates before the first item of the
+        block count as delivered.
         """
         return [update for covered in self.covered[self.at + 1 :] for update in covered]
 
@@ -152,7 +152,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
         self._job = job
         self._projection = projection
         self._after_fault: list[Change] = []
-        """Updates after the one whose conversion to items raised an error."""
+        """Updates that follow the update whose conversion to items raised an error."""
         self._fault: TidewireError | None = None
         """Error of the conversion of an update, or of reading ahead. The next call of `fill` raises it."""
         self._ended = False
@@ -225,7 +225,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             self._job.raise_outcome()
 
     async def read_ahead(self) -> None:
-        """Wait until the next call of `fill` need not wait. Updates stay undelivered, and errors are raised by that call."""
+        """Wait until the next `fill` can return at once. Updates stay undelivered, and `fill` raises the errors."""
         if not (self._ended or self.closed or self._fault):
             try:
                 with self._job.bounded(self._deadline):
@@ -234,7 +234,7 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
                 self._fault = fault
 
     def postpone(self, seconds: float) -> None:
-        """Extend the time limits of the iterator by a time in which no one has read it."""
+        """Extend the time limits of the iterator by the number of seconds for which it was not read."""
         if self._deadline is not None:
             self._deadline += seconds
         if self._queue_until is not None:
@@ -254,8 +254,8 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
             await self._projection.prepare()
 
     def _project(self, updates: Sequence[Change]) -> UpdateBatch[X]:
-        """Build a block of items with the projection. Without updates, because the job has ended, these are the items
-        that were still held back.
+        """Convert updates to a block of items. If there are no updates, the job has ended, and the block contains the
+        items that were still held back.
         """
         items: list[X] = []
         covered: list[Sequence[Change]] = [()]
@@ -327,15 +327,15 @@ class UpdateIterator(AsyncIterator[X], Generic[X]):
 
 
 class StateIterator(UpdateIterator[X]):
-    """Async iterator over a projection of a job's states. It starts with the state that is already known, and consumes no
-    updates, so it affects neither checkpoints nor other loops.
+    """Async iterator over items that a projection creates from a job's states. It starts with the state that is already
+    known. It consumes no updates, so it affects neither checkpoints nor other loops.
     """
 
     _seen: Position | None = None
     """The last state that was passed to the projection."""
 
     async def _wait_for_updates(self) -> None:
-        """Do nothing, because a later state may replace the one that arrives next."""
+        """Do nothing, because a newer state may replace a state that was read ahead."""
 
     async def _take(self) -> list[Change]:
         position = await self._job.state_after(self._seen, self._queue_until)

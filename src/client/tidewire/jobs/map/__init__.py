@@ -1,1 +1,1 @@
-"""`map`: many inputs, submitted in batch jobs, and their values in the order of the inputs."""
+"""Implementation of `map`, which runs many inputs in batch jobs and yields the values in the order of the inputs."""

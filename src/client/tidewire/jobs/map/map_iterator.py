@@ -60,11 +60,11 @@ class _MapReader(Generic[X]):
         self._busy = False
         self._inputs_failed = False
         self._failure: Exception | None = None
-        """Error to raise when the map is closed. The end of the map is such an error, too."""
+        """Error that `next` raises after closing the map. At the normal end, it is a StopAsyncIteration."""
 
     def __del__(self) -> None:
-        # An `async for` loop that is left early only drops its reference to the map. The next map can then use the
-        # resume file at once.
+        # An `async for` loop that is left early does not close the map, but only drops its reference. Close the resume
+        # file, so that another map can use it at once.
         self._work.close_file()
 
     async def next(self) -> X:
@@ -82,7 +82,7 @@ class _MapReader(Generic[X]):
                     return await self._next()
                 except Exception as error:  # noqa: BLE001 - raised below
                     failure = self._failure = error
-            # A caller that is cancelled here gets the error from the next call.
+            # If the caller is cancelled during this close, the next call raises the error.
             await self.aclose()
             self._failure = None
             raise failure
@@ -95,7 +95,7 @@ class _MapReader(Generic[X]):
     async def _next(self) -> X:
         work = self._work
         if work.has_file:
-            # Let other tasks run, because values in the file need no waiting, and there may be millions of them.
+            # Let other tasks run. Values from the file are returned without waiting, and there may be millions of them.
             await anyio.lowlevel.checkpoint()
         while not work.ready():
             if work.finished:

@@ -28,9 +28,10 @@ the client's action in each situation:
   a connection breaks                         | send the request again with its idempotency key, so that no input runs
                                               |   twice; this key is derived from the body
 
-With a resume file, earlier runs may have submitted an input or received its outcome. The table in `resume_file` has
-the actions for these inputs. The client sends no request until it needs something that the file does not contain. A job
-of an earlier run counts as running while the client reads it.
+A `Part` is a group of inputs that is submitted as one job. A `Submission` is a submit of an earlier run. With a resume
+file, earlier runs may have submitted an input or received its outcome. The table in `resume_file` has the actions for
+these inputs. The client sends no request until it needs something that the file does not contain. A job of an earlier
+run counts as running while the client reads it.
 """
 
 import os
@@ -79,12 +80,12 @@ BATCH_SIZE: Final = 256
 
 At most `concurrency` × `batch_size` inputs are consumed ahead of the yielded values."""
 MAX_LOSSES: Final = 3
-"""Maximum number of times in a row, without an outcome in between, that inputs are submitted again because the server no
-longer has their job."""
+"""Maximum number of times that inputs are submitted again because the server no longer has their job. The count starts
+again when one of these inputs has an outcome."""
 MAX_EXPIRED_KEYS: Final = 100
-"""Maximum number of idempotency keys of expired jobs that one submit skips. A `map` with an `idempotency_key` uses up one of
-them each time that it is repeated after its jobs have expired, as long as the server keeps the keys (24 hours by
-default)."""
+"""Maximum number of idempotency keys that one submit skips, because their jobs have expired. A `map` with an
+`idempotency_key` skips one more key after each run whose jobs have expired. The server deletes old keys, by default
+after 24 hours."""
 
 T = TypeVar("T")
 
@@ -155,18 +156,18 @@ class MapWork(Generic[T]):
         self._running = RunningJobs(starter, sleep=sleep, clock=clock)
         self._clock = clock
         self._attempts: RequestPolicy | None = None
-        """Counters of the attempts of the next submit, if it had to wait since the last outcome."""
+        """Retry counters of the next submit. None before its first attempt and after each outcome."""
         self._submit_due = clock()
         """Time of the next attempt of the next submit."""
         self._exhausted = False
         self._new = Part()
-        """Inputs for new jobs, which are in no full part yet."""
+        """New inputs that do not fill a job yet."""
         self._repeats: dict[Submission, Part] = {}
-        """Parts that repeat a submission of the resume file, and that do not have all of its inputs yet."""
+        """Submissions to repeat that do not have all of their inputs yet, with the inputs so far."""
         self._full: deque[Part] = deque()
-        """Parts to submit."""
+        """Parts that are ready to be submitted."""
         self._attached: dict[Submission, Part] = {}
-        """Inputs of the jobs of earlier runs."""
+        """Jobs that earlier runs have started, each with its inputs."""
 
     # ---- inputs ------------------------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class MapWork(Generic[T]):
         try:
             plain = jsonable(value, f"/inputs/{number}")
             content = encoded(plain)
-        except Exception as error:  # noqa: BLE001 - `take` raises it after the values before it
+        except Exception as error:  # noqa: BLE001 - `take` raises it after the earlier values
             if file is not None and file.known(number) is not Known.NEW:
                 self._fail_at(number, file.differs(number))
             else:
@@ -229,7 +230,7 @@ class MapWork(Generic[T]):
             self._attach(submission, submission.job).add(number, content, digest)
 
     def fail(self, error: Exception) -> None:
-        """Record that the iterator of inputs raised an error. `take` raises it after the values of the inputs before."""
+        """Record that the iterator of inputs raised an error. `take` raises it after the earlier values."""
         number, self._outcomes.taken = self._outcomes.taken, self._outcomes.taken + 1
         self._fail_at(number, error)
 
@@ -243,7 +244,7 @@ class MapWork(Generic[T]):
         self._close_full_parts()
 
     def _fail_at(self, number: int, error: Exception) -> None:
-        """Raise an error in the place of a value, and consume no more inputs."""
+        """Make `take` raise an error in place of the value of an input, and consume no more inputs."""
         self._outcomes.add_fault(number, error)
         self.end()
 
@@ -254,19 +255,19 @@ class MapWork(Generic[T]):
         self._close_full_parts()
 
     def _close_full_parts(self) -> None:
-        """Submit next the new inputs that fill a job. After the last input, submit all of them."""
+        """Move new inputs to `_full` when they fill a job. After the last input, move all of them."""
         while self._prepared and self._new.inputs and (self._exhausted or self._requests.is_full(self._new)):
             self._full.append(self._requests.cut(self._new))
 
     def _repeat(self, submission: Submission, number: int, content: bytes, digest: str) -> None:
-        """Add an input to the repetition of a submission. As soon as it has all inputs, submit it next."""
+        """Add an input to a submission that is repeated. With all its inputs, it is submitted next."""
         part = self._repeats.setdefault(submission, Part(submission, submit=submission.number))
         part.add(number, content, digest)
         if part.pending.keys() == submission.pending.keys():
             self._full.append(self._repeats.pop(submission))
 
     def _attach(self, submission: Submission, job_id: str) -> Part:
-        """Return the inputs of a job of an earlier run. The job is read when one of its values is needed."""
+        """Return the part of a job that an earlier run started. The job is read when one of its values is needed."""
         part = self._attached.get(submission)
         if part is None:
             job = self._starter.batch_job(job_id, NotValidated())
@@ -298,7 +299,7 @@ class MapWork(Generic[T]):
             InvalidInputError: The input was refused and `return_exceptions` is False.
             RequestError: A function of the endpoint failed for the input (424) and `return_exceptions` is False.
             InvalidValueError: The value does not match the `returns` type.
-            ResumeFileError: The input is not the one of the earlier runs, or the file cannot be read.
+            ResumeFileError: The input differs from the one in the resume file, or the file cannot be read.
             Exception: The iterator of inputs raised this error, or the input cannot be converted to JSON.
         """
         try:
@@ -349,7 +350,7 @@ class MapWork(Generic[T]):
         elif (running := self._job_to_read()) is not None:
             await self._read(running)
         else:
-            # The input of the next value is in a part that is not full, and no more inputs can be consumed before it.
+            # The next value needs an input that is not submitted yet. Submit it, although it does not fill a job.
             self._full.append(self._requests.cut(self._new))
 
     def _wants_submit(self) -> bool:
@@ -384,7 +385,7 @@ class MapWork(Generic[T]):
                 body = self._requests.body(part)
                 if self._file is not None and part.submit is None:
                     part.submit = self._file.add_submit(part.pending)
-                # With running jobs, the client reads them while a submit has to wait.
+                # If jobs are running, `start` does not wait for a retry, so that the client can read the jobs.
                 self._attempts = (self._attempts or self._starter.policy()) if self._running else None
                 job = await self._starter.start(
                     self._endpoint_name or "",
@@ -452,8 +453,8 @@ class MapWork(Generic[T]):
         return True
 
     def _job_to_read(self) -> RunningPart | None:
-        """Return the running job to read: a job of which only the end is missing, or else the job with the next value. If
-        no job has that value, return a job whose end makes room for another one.
+        """Return the running job to read: one of which only the end is missing, or else the job with the next value. If
+        no job has this value, return the oldest job, so that another job can start when it ends.
         """
         unread = self._running.unread()
         if unread is not None:
@@ -481,7 +482,7 @@ class MapWork(Generic[T]):
         part.losses = 0
         is_failed = isinstance(outcome, ItemFailedError)
         if is_failed and outcome.code == "state_too_large" and len(running.items) > 1 and content is not None:
-            # The values of the other inputs of the job have used up the room. The value may fit in a smaller job.
+            # The size limit applies to all values of a job together. In a job with fewer inputs, this value may fit.
             half = len(running.items) // 2
             if self._requests.batch_size > half:
                 self._requests.batch_size = half
@@ -494,7 +495,7 @@ class MapWork(Generic[T]):
             self._new.add(number, content, digest)
             return
         if is_failed:
-            # The error has the index of the item in its job.
+            # Remove the index of the item, because it counts only the inputs of this job.
             reason = outcome.what.removeprefix(f"item {outcome.index}")
             outcome.what, outcome.index = f"input {number}{reason}", number
         if self._file is not None:
@@ -521,7 +522,7 @@ class MapWork(Generic[T]):
         self._cut_again(part)
 
     def _cut_again(self, part: Part) -> None:
-        """Submit the inputs of a part next, in new jobs."""
+        """Divide the inputs of a part into new jobs, which are submitted next."""
         if part.recorded is not None:
             part.recorded.is_gone = True
         again = []
@@ -537,7 +538,7 @@ class MapWork(Generic[T]):
         return self._file is not None
 
     def mark_interrupted(self, *, interrupted: bool) -> None:
-        """Record whether the last wait was cancelled. Another map may then use the resume file."""
+        """Record whether the last wait was cancelled. If so, another map may take over the resume file."""
         if self._file is not None:
             self._file.interrupted = interrupted
 

@@ -1,4 +1,4 @@
-"""Outcomes of the inputs of one `map` (`MapOutcomes`), until they are delivered in the order of the inputs, and their counts."""
+"""`MapOutcomes`, which counts the outcomes of a `map` and stores them until they are delivered in order."""
 
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -13,7 +13,7 @@ _IN_FILE: Final = object()
 
 
 class _Fault(NamedTuple):
-    """An error that ends the map at this place, even if failures are delivered as values."""
+    """Error that `take` raises in place of a value, even with `return_exceptions`. It ends the map."""
 
     error: Exception
 
@@ -45,11 +45,11 @@ class MapProgress(NamedTuple):
 
 
 class MapOutcomes(Generic[T]):
-    """Outcomes that were not delivered, by the numbers of their inputs.
+    """Outcomes that were not delivered yet. An outcome is identified by the number of its input.
 
     Attributes:
         taken: Number of inputs consumed so far.
-        delivered: Number of delivered values, which is also the number of the next value.
+        delivered: Number of delivered values, which is also the number of the next input to deliver.
     """
 
     def __init__(self, shape: ResultType[T], file: ResumeFile | None, *, return_exceptions: bool) -> None:
@@ -67,7 +67,7 @@ class MapOutcomes(Generic[T]):
         self.delivered: int = 0
         self._ended = self._failed = self._resumed = 0
         self._outcomes: dict[int, Any] = {}
-        """The outcome of a job of an earlier run can arrive before its input is consumed."""
+        """Input number → outcome. With a job of an earlier run, it can arrive before the input is consumed."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._outcomes
@@ -86,11 +86,11 @@ class MapOutcomes(Generic[T]):
         self._failed += failed
 
     def add_fault(self, number: int, error: Exception) -> None:
-        """Let `take` raise an error in the place of a value."""
+        """Make `take` raise an error in place of the value of an input."""
         self._outcomes[number] = _Fault(error)
 
     def count(self, number: int) -> None:
-        """Count the outcome of an input."""
+        """Include the outcome of a consumed input in the progress."""
         self._ended += 1
         self._failed += isinstance(self._outcomes[number], ItemFailedError)
 
@@ -117,7 +117,7 @@ class MapOutcomes(Generic[T]):
         raise outcome.__cause__ or outcome
 
     def progress(self, jobs: int, total: int | None) -> MapProgress:
-        """Return the progress, with the number of running jobs and that of all inputs."""
+        """Return the progress. `jobs` is the number of running jobs, and `total` that of all inputs."""
         return MapProgress(self.taken, self._ended, self._failed, jobs, total, self._resumed)
 
     def clear(self) -> None:

@@ -1,5 +1,5 @@
-"""The inputs of the jobs of a `map`: how they are grouped into parts, the requests that submit parts, and inputs that the
-server refuses.
+"""Groups the inputs of a `map` into parts, each of which is submitted as one job, and builds the requests that submit
+them. Also finds the input that an error response of the server refers to.
 """
 
 import re
@@ -34,9 +34,9 @@ class Part:
     """The inputs of one job. The number of an input is its index among all inputs of the `map`."""
 
     recorded: Submission | None = None
-    """Submission of the resume file that this part continues. None for a new job."""
+    """Submission in the resume file that this part continues. None for a new job."""
     pending: dict[int, str] = field(default_factory=dict)
-    """Numbers of the inputs without an outcome, with their digests, which are empty without a resume file."""
+    """Inputs without an outcome: number → digest. Without a resume file, the digests are empty."""
     inputs: dict[int, bytes] = field(default_factory=dict)
     """JSON of the inputs in `pending`, by number. The inputs of a job of an earlier run are added when they are
     consumed."""
@@ -45,9 +45,9 @@ class Part:
     submit: int | None = None
     """Number of the submit in the resume file, if the file contains it."""
     used_keys: int = 0
-    """Number of earlier idempotency keys of these inputs, whose jobs the server no longer has."""
+    """Number of idempotency keys that were used for these inputs before, and whose jobs the server no longer has."""
     losses: int = 0
-    """Number of jobs in a row that the server no longer had, without an outcome in between."""
+    """Number of times in a row that the server no longer had the job of these inputs. An outcome resets the number."""
 
     def add(self, number: int, content: bytes, digest: str) -> None:
         self.inputs[number] = content
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class RunningPart:
-    """A part with its job. `items` contains the numbers of the inputs in the order of the job's items."""
+    """A submitted part with its job. `items` contains the numbers of the inputs in the order of the job's items."""
 
     part: Part
     job: AsyncBatchJob[Any]
@@ -94,7 +94,7 @@ class BatchStarter(Protocol):
         """Return the endpoint's name, the server's limits and the endpoint's description."""
 
     def policy(self) -> RequestPolicy:
-        """Return new counters for the attempts of one submit."""
+        """Return new retry counters for one submit."""
 
     async def start(
         self, endpoint: str, body: bytes, key: str, shape: ResultType[T], *, policy: RequestPolicy | None
@@ -117,7 +117,7 @@ class PartRequests:
     """
 
     def __init__(self, shared: Mapping[str, Any], options: Mapping[str, Any], batch_size: int) -> None:
-        """Create the object before the limits of the server are known.
+        """Create the request builder. `limit` adds the limits of the server later.
 
         Args:
             shared: Members that are added to every input that does not already have them.
@@ -143,11 +143,11 @@ class PartRequests:
         self._max_body = limits.max_body_bytes - len(self._shared_json) - _BODY_OVERHEAD
 
     def is_full(self, part: Part) -> bool:
-        """Whether a part has the inputs of one request or more. The limits must be known."""
+        """Whether a part has enough inputs for one request. `limit` must be called first."""
         return len(part.inputs) >= self.batch_size or part.size > self._max_body
 
     def allow_half_of(self, part: Part) -> None:
-        """Allow at most half of the size of a part, which was too large, from now on."""
+        """Limit all later parts to half of the size of a part that was too large."""
         self._max_body = part.size // 2
 
     def cut(self, part: Part) -> Part:
@@ -190,8 +190,8 @@ def refused_input(number: int, error: Exception) -> ItemFailedError:
         failed = ItemFailedError(f"input {number} was refused: {why}")
         failed.index, failed.__cause__ = number, error
         return failed
-    # The server's message contains the index of the input within its job, once for each fault of the input. Replace this
-    # index by the one among all inputs of the `map`.
+    # The server's message contains the index of the input within its job, once for each fault of the input. Replace it
+    # by the index among all inputs of the `map`.
     why = _OF_INPUT.sub(_within_input, error.what)
     what = f"input {number} was refused: {why}"
     refused = type(error)(what, where=error.where, problem=error.problem, advice=error.advice)

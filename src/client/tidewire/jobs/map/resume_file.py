@@ -64,9 +64,9 @@ from tidewire.protocol.strict_json import JsonValue
 BYTES_PER_INPUT: Final = 17
 """Memory for each input in the file: the last line's kind, its position, and the position of the last `submit` line."""
 MAX_HEADER_BYTES: Final = 4096
-"""Maximum size of the first line. Of any other file, the client reads no more than this."""
+"""Maximum size of the first line. If a file is not a resume file, the client reads no more bytes than this."""
 MAX_GAP: Final = 2**20
-"""Maximum number of inputs between two known ones. A map reads far fewer inputs ahead of those that it submits."""
+"""Maximum distance of an index from the highest index in earlier lines. If it is larger, the line is damaged."""
 LINES_PER_TURN: Final = 1000
 """Number of lines that are read at the start before other tasks of the event loop run."""
 
@@ -75,7 +75,7 @@ _LOCKED_BYTE: Final = 2**40
 
 
 class Known(IntEnum):
-    """What a resume file says about an input, by the last line about it."""
+    """Status of an input, according to the last line about the input in the resume file."""
 
     NEW = 0
     SUBMITTED = 1
@@ -94,7 +94,7 @@ class ReceivedValue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """A submit of an earlier run whose outcomes are not complete.
+    """A submit of an earlier run, of which some inputs have no outcome yet.
 
     Attributes:
         number: Number of the submit.
@@ -120,12 +120,12 @@ class ResumeFile:
     Attributes:
         endpoint: Name of the endpoint in the first line. None if the file is new.
         key: Key from which the idempotency keys of all submits are derived.
-        interrupted: Whether the last wait of the map was cancelled. Another map of this process may then take over the file: a
-            notebook keeps an interrupted map alive until the next error.
+        interrupted: Whether the last wait of the map was cancelled. Another map of this process may then take over the
+            file, because a notebook keeps an interrupted map alive until the next error.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, retry_failed: bool) -> None:
-        """Create the object without opening the file.
+        """Set the path. `open` opens the file.
 
         Args:
             path: Path of the file.
@@ -178,7 +178,7 @@ class ResumeFile:
     def close(self) -> None:
         """Close the file and release its lock."""
         if self._file is not None:
-            # After a failed write, Python tries to write the rest again. The map has already reported the error.
+            # After a failed write, `close` tries it again. The map has already reported the error.
             with suppress(OSError):
                 self._file.close()
             self._file = None
@@ -270,7 +270,7 @@ class ResumeFile:
 
     def submission(self, index: int) -> Submission | None:
         """Return the submission that an input without an outcome belongs to. None if the input is in no submission, or
-        in one that cannot be continued.
+        if its submission cannot be continued.
         """
         if self.known(index) not in {Known.SUBMITTED, Known.IN_JOB}:
             return None
@@ -311,7 +311,7 @@ class ResumeFile:
 
         Raises:
             ValueError: The line contradicts the lines before it, or its error is not valid.
-            TypeError: Its error has unknown members.
+            TypeError: The error in the line has unknown members.
         """
         match line:
             case SubmitLine():
@@ -330,7 +330,7 @@ class ResumeFile:
                     submits.add(self._submits[index])
                     self._mark(index, Known.IN_JOB, offset)
                 if len(submits) > 1:
-                    raise ValueError("its inputs are those of several submits")
+                    raise ValueError("its inputs belong to several submits")
             case ValueLine():
                 self._mark(line.index, Known.SUCCEEDED, offset)
             case FailureLine():
@@ -352,7 +352,7 @@ class ResumeFile:
     # ---- appending lines ---------------------------------------------------------------------------------------
 
     def add_submit(self, digests: Mapping[int, str]) -> int:
-        """Append the line before a request that submits a job, and return the number of the submit.
+        """Append a `submit` line, which precedes the request, and return the number of the submit.
 
         Args:
             digests: Digests of the job's inputs, by index.
@@ -362,7 +362,7 @@ class ResumeFile:
         return number
 
     def add_job(self, job_id: str, items: Iterable[int]) -> None:
-        """Append the line after the response to a submit.
+        """Append a `job` line, after the response to a submit.
 
         Args:
             job_id: Id of the job.
@@ -390,7 +390,7 @@ class ResumeFile:
     # ---- errors ------------------------------------------------------------------------------------------------
 
     def differs(self, index: int) -> ResumeFileError:
-        """Create the error for an input that is not the one of the earlier runs."""
+        """Create the error for an input that differs from the one in the file."""
         what = f"input {index} is not the input that the resume file {self._path} contains at this index"
         advice = (
             "Pass the same inputs and shared members as before, in the same order; more inputs may follow. "
@@ -473,7 +473,7 @@ def _close_in_child() -> None:
     """Close the files in a forked child. Otherwise a child that outlives a killed process would keep the lock."""
     for each in [*_open_files]:
         if each._file is not None:
-            # Keep the number of the descriptor valid, because the file object will be closed, too.
+            # Keep the descriptor open on the null device, because the file object will close it later.
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, each._file.fileno())
             os.close(nothing)

@@ -10,7 +10,7 @@
 
 - `inputs` contains ranges of indices, first and last. A job's items have the order of these indices.
 - S identifies an input, together with its index: it is the SHA-256 of the canonical JSON (RFC 8785) of the endpoint's
-  name, followed by that of the input with its shared members. Equal inputs at two indices are two inputs.
+  name, followed by the canonical JSON of the input with its shared members. Equal inputs at two indices are two inputs.
 - The idempotency key of a submit is derived from K, N and the request's body. If the process is killed between the
   lines `submit` and `job`, the next run sends the same request again, and the server returns the job that it has
   perhaps started. Each further submit has another N, and therefore another key.
@@ -46,7 +46,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class SubmitLine(msgspec.Struct, frozen=True, tag_field="line", tag="submit"):
-    """Line before a request that submits a job."""
+    """Line that is written before a request that submits a job."""
 
     number: Index
     inputs: list[tuple[Index, Index]]
@@ -54,7 +54,7 @@ class SubmitLine(msgspec.Struct, frozen=True, tag_field="line", tag="submit"):
 
 
 class JobLine(msgspec.Struct, frozen=True, tag_field="line", tag="job"):
-    """Line after the response to a submit."""
+    """Line that is written after the response to a submit."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     inputs: list[tuple[Index, Index]]
@@ -69,7 +69,7 @@ class ValueLine(msgspec.Struct, frozen=True, tag_field="line", tag="value"):
 
 
 class ErrorMembers(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Members of an `ItemFailedError`."""
+    """Members of an `ItemFailedError`, from which `item_error` creates the error again."""
 
     what: str
     advice: str = ""
@@ -139,7 +139,7 @@ def error_members(error: ItemFailedError) -> ErrorMembers:
 
 
 def item_error(index: int, members: ErrorMembers) -> ItemFailedError:
-    """Create the error of an input again, as it was when it arrived."""
+    """Create the error of an input from its members in the file."""
     problem = None if members.problem is None else Problem.model_validate(members.problem)
     details: dict[str, Any] = {"where": Where(**members.where), "problem": problem}
     kind = InvalidInputError if problem is None else class_of(problem.status, problem.code)

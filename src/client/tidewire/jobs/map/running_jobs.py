@@ -1,4 +1,4 @@
-"""Running jobs of one `map` (`RunningJobs`): reading one of them, and meanwhile checking the others."""
+"""`RunningJobs`, the running jobs of one `map`. The client reads one of them, and meanwhile checks the others."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -18,8 +18,8 @@ MIN_POLL_INTERVAL: Final = 0.25
 """Minimum interval between two checks of the running jobs that the client is not reading, in seconds."""
 
 Record: TypeAlias = Callable[[RunningPart, int, Any], None]
-"""Function that is called with the outcome of an item, and the number of its input. It is an argument of the methods, because a
-reference from `RunningJobs` to the map would keep the connections of a map open that no one reads any more.
+"""Function that records an outcome: the job, the number of the input, and the outcome. Methods have it as an argument,
+because a reference from `RunningJobs` to the map would keep an abandoned map and its connections open.
 """
 
 
@@ -33,10 +33,10 @@ class RunningJobs:
         sleep: Callable[[float], Awaitable[None]],
         clock: Callable[[], float],
     ) -> None:
-        """Create the object without a job.
+        """Create an empty collection of jobs.
 
         Args:
-            starter: Starts the jobs, and has the set of those that are cancelled when the client is closed.
+            starter: The client's `JobStarter`. Its set `running` contains the jobs that closing the client cancels.
             sleep: Function that waits for a number of seconds.
             clock: Function that returns the time in seconds.
         """
@@ -75,12 +75,12 @@ class RunningJobs:
         return found or next(iter(self._jobs), None)
 
     async def read(self, running: RunningPart, record: Record, until: float | None = None) -> None:
-        """Read the next block of a job's outcomes, and meanwhile check the other jobs. Remove the job after its end.
+        """Read the next outcomes of a job, and check the other jobs while waiting. If the job has ended, remove it.
 
         Args:
             running: The job to read.
-            record: Function for the outcomes, also for those of the other jobs.
-            until: Time, by the clock of the object, at which this method returns without an outcome. None: it waits for one.
+            record: Function that is called with each outcome, also with those of the other jobs.
+            until: Time on the clock at which this method returns even without an outcome. None: no limit.
 
         Raises:
             TidewireError: The job cannot be read, or does not exist.
@@ -88,7 +88,7 @@ class RunningJobs:
         others = [other for other in self._jobs if other is not running]
         reading = running.reading
         if running.left_at is not None:
-            # The caller may need longer for the values than the timeout of a job, which has ended meanwhile.
+            # The time for which the caller did not read the job must not count toward its timeout.
             reading.postpone(self._clock() - running.left_at)
         try:
             if others or until is not None:
@@ -97,7 +97,7 @@ class RunningJobs:
                 await _fill(reading)
         finally:
             running.left_at = self._clock()
-        # The iterator keeps outcomes until here. Do not wait from here on: a cancellation would lose them.
+        # Do not wait from here on. The iterator has no more copies of the outcomes, so a cancellation would lose them.
         while _is_filled(reading):
             _record_ended(running, await anext(reading), record)
         if reading.finished:
@@ -117,9 +117,9 @@ class RunningJobs:
         record: Record,
         until: float | None,
     ) -> None:
-        """Wait for outcomes of a job, at most until a time, and request the status of the other jobs meanwhile."""
+        """Wait for outcomes of a job, at most until `until`, and check the status of the other jobs while waiting."""
         if self._clock() >= self._poll_due:
-            # Items can arrive so quickly that each ends the check that began while the client waited for it.
+            # Check the jobs here, because items can arrive so quickly that the check below is cancelled each time.
             await self._poll(others, record)
         fault: Exception | None = None
         async with anyio.create_task_group() as tasks:
@@ -128,7 +128,7 @@ class RunningJobs:
                 nonlocal fault
                 try:
                     await self._poll_others(others, record)
-                except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it in a group
+                except Exception as error:  # noqa: BLE001 - raised below: the task group would wrap it
                     fault = error
                     tasks.cancel_scope.cancel()
 
@@ -168,7 +168,7 @@ class RunningJobs:
         self._poll_due = self._clock() + self._poll_interval
 
     async def aclose(self) -> None:
-        """Close the connections, and cancel the jobs that are cancelled when the client is closed."""
+        """Close the connections, and cancel the jobs that closing the client would cancel."""
         for running in self._jobs:
             await running.reading.aclose()
         await cancel_all(self._starter.running, [running.job for running in self._jobs])
