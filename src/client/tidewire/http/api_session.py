@@ -90,8 +90,8 @@ class Timing:
 
 
 class RetryLaterError(Exception):
-    """A request has failed, and its next attempt is due in some seconds. Only `submit` with a policy raises this error, and
-    its caller passes the same policy to the next attempt.
+    """A request has failed, and the caller should repeat it after `seconds`. `submit` raises this error instead of
+    waiting if a `policy` was passed. The caller then passes the same policy to the next attempt.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -112,11 +112,11 @@ class _Request:
     stream: bool = False
     """Whether a request to submit a job asks for the job's event stream as its response."""
     postpone: bool = False
-    """Whether the caller waits before the next attempt."""
+    """Whether the caller waits before the next attempt, instead of the session."""
     credentials: Mapping[str, str] | None = None
     """The credentials sent with the last attempt."""
     last_fault: str | None = None
-    """Why the last attempt failed."""
+    """Description of the last attempt's failure."""
     waits: bool = False
     """Whether the last attempt has ended and the next one has not begun."""
 
@@ -352,11 +352,11 @@ class ApiSession:
     ) -> None:
         """Check that the client may repeat a submit whose response was lost.
 
-        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials. The
-        client therefore reads discovery, and repeats this read within the policy of the submit. [TW-JOB-037]
+        A server without the capability `idempotency` may ignore the idempotency keys of requests without credentials.
+        The client therefore reads the discovery document, with retries within the policy of the submit. [TW-JOB-037]
 
         Raises:
-            TidewireError: The fault, if the server does not keep the keys, or if the client could not find out.
+            TidewireError: The server does not keep the keys, or discovery failed. This error is `fault`.
         """
         if self.credentials.current or self._server.credentials or _names_credentials(options.headers):
             return
@@ -460,14 +460,13 @@ class ApiSession:
     async def check_http(
         self, error: TransportError | NotATidewireServerError, policy: RequestPolicy
     ) -> None:
-        """At first contact, check once whether the server that sent no usable response speaks HTTP.
+        """After a failed request at first contact, check once whether the server speaks HTTP.
 
         Args:
-            error: The fault of a request.
-            policy: Counters of the call or stream. A server that accepts connections but sends nothing usually speaks
-                another protocol, so the check follows the first time-out. A connection is often lost because a server
-                is restarting, and a submit because a proxy holds its stream back, so the check then follows the third
-                failure.
+            error: The error of the failed request.
+            policy: Counters of the call or stream. After a time-out, the check is made at once, because a server that
+                sends nothing usually speaks another protocol. After a lost connection or a submit, it is made only at
+                the third failure, because the server may be restarting, or a proxy may be holding the stream back.
 
         Raises:
             NotATidewireServerError: The server does not speak HTTP, or it uses TLS and the URL begins with http://.
@@ -539,8 +538,8 @@ def new_session(
 
 
 _OUTDATED: Final = frozenset({404, 413, 422})
-"""Statuses of requests that a server may refuse because it was restarted with other endpoints, inputs or limits than those
-in the client's cache."""
+"""Statuses that may mean that the client's cached descriptions are outdated, because the server was restarted with
+other endpoints, schemas or limits."""
 _WITHHELD: Final = (
     f"{TOKEN_VARIABLE} was not sent, because {URL_VARIABLE} is the URL of another server. Pass the token: "
     "Client(url, token=…)."

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 SIZE_DIGITS: Final = 8
-"""Maximum number of hexadecimal digits in the size of a simple chunk. A chunk is thus smaller than 4 GiB."""
+"""Maximum number of hexadecimal digits in the size of a simple chunk. A chunk is therefore smaller than 4 GiB."""
 
 _HEADER: Final = re.compile(rb"([0-9A-Fa-f]{1,%d})\r\n" % SIZE_DIGITS)
 _PARTIAL_HEADER: Final = re.compile(rb"[0-9A-Fa-f]{1,%d}\r?" % SIZE_DIGITS)

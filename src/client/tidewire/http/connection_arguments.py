@@ -33,7 +33,7 @@ def check_proxy(proxy: Any) -> str | None:
         or not 0 < (1080 if port is None else port) < 2**16
     ):
         shown = without_credentials(proxy)
-        # A password with "/" or "#" ends the host too early, and the URL without it looks valid.
+        # Mention the password, because the URL may be invalid only because of an unencoded "/" or "#" in it.
         hint = "" if shown == proxy else "; percent-encode special characters of its password"
         raise ValueError(f"{shown!r} is not a valid proxy URL: {_EXAMPLE}{hint}")
     if scheme in _SOCKS and find_spec("socksio") is None:

@@ -1,4 +1,4 @@
-"""Finds out why a server cannot be used: its protocol, its TLS, or the proxies of the environment."""
+"""Diagnoses why a server cannot be used: another protocol, TLS, or unusable proxies in the environment variables."""
 
 import contextlib
 import ssl
@@ -13,7 +13,7 @@ from tidewire.errors import NotATidewireServerError, TidewireError, TransportErr
 from tidewire.following.request_policy import RequestFault
 
 SNIFF_TIMEOUT: Final = 1.0
-"""Seconds to wait for the greeting that servers of some other protocols send first, and for a TLS handshake.
+"""Time limit for a TLS handshake, and for the greeting that servers of some other protocols send first, in seconds.
 
 The error message uses this greeting to identify the protocol.
 """
@@ -74,7 +74,7 @@ def unusable_environment(error: Exception) -> TidewireError:
         what = f"cannot read the certificates in SSL_CERT_FILE or SSL_CERT_DIR: {error}"
         return TidewireError(what, advice="Correct or unset the variable, or pass verify=….")
     advice = "Correct or unset HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or pass proxy=…."
-    # httpx2's InvalidURL, which is none of these, may contain a part of the password.
+    # Do not show other errors, because httpx2's InvalidURL may contain a part of the password.
     why = str(error) if isinstance(error, ValueError | ImportError) else "its URL is not valid"
     return TidewireError(f"cannot use the proxy in the environment variables: {why}", advice=advice)
 
@@ -91,7 +91,7 @@ def needs_tls(address: str, url: str, where: Where) -> NotATidewireServerError:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, or that of its first cause that has one, or the name of its type."""
+    """Return the first non-empty text of an exception and its causes, or the name of its type."""
     return next(filter(None, map(str, causes(error))), type(error).__name__)
 
 

@@ -115,7 +115,7 @@ class FastBody(Body):
             self._stop_timer = None
 
     def _start_timer(self, seconds: float) -> None:
-        # The event loop must not keep the body alive, because an abandoned client is closed when it is collected.
+        # Use a weak reference, so that an abandoned client is still garbage-collected, which closes it.
         self._stop_timer = self._loop.call_later(max(0.0, seconds), partial(_check, weakref.ref(self)))
 
     def check_time(self) -> None:

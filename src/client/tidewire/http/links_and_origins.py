@@ -1,5 +1,5 @@
-"""Links and redirects in the responses of a server, which of them a client follows, and functions for URLs, which compare
-origins and separate the credentials from a server's URL.
+"""`ServerLinks`, which decides which links and redirects of a server the client follows, and functions for URLs, which
+compare origins and separate the credentials from a server's URL.
 
 Origins are compared with httpx2's URL parser. With another parser, a crafted link could pass the comparison and still
 make httpx2 send credentials to another host.
@@ -26,7 +26,7 @@ _PREFIX: Final = "A proxy seems to remove a path prefix: set root_path on the se
 
 @lru_cache(maxsize=64)
 def parse(url: str) -> httpx2.URL:
-    """Parse a URL. Most requests of a client, and the links in their responses, have the same few URLs.
+    """Parse a URL. The results are cached, because a client uses the same few URLs in most requests.
 
     Raises:
         httpx2.InvalidURL: The URL is not valid.
@@ -107,7 +107,7 @@ def last_segment(url: str) -> str:
 
 def _with_scheme(url: str) -> str:
     """Return the URL with the scheme http if only the scheme is missing, and otherwise an example of a URL."""
-    # The part before an "@", or a query, may contain a secret, and the result is part of an error message.
+    # The result is shown in an error message. Do not show a URL with "@" or a query, which may contain a secret.
     if url.isprintable() and not any(part in url for part in ("//", ":/", "@", "?", "#")):
         with suppress(ValueError):
             _, host, port = origin(f"http://{url}")
@@ -148,7 +148,7 @@ class ServerLinks:
     """
 
     def __init__(self, base: str) -> None:
-        """Create the rules for a server.
+        """Follow only links and redirects to the origin of one server.
 
         Args:
             base: Base URL of the server, without credentials.
@@ -160,8 +160,8 @@ class ServerLinks:
     # ---- links -------------------------------------------------------------------------------------------------
 
     def same_origin(self, base: str, reference: str, otherwise: str) -> str:
-        """Resolve a link in a response, if the link leads to the server's origin. Log a warning if it does not, and once if
-        a link leads outside the base path.
+        """Resolve a link in a response. If it leads to another origin, log a warning and return `otherwise`. If it
+        leads outside the base path, log a warning, but only once.
 
         Args:
             base: URL of the response.

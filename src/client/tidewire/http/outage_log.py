@@ -24,7 +24,7 @@ from tidewire.following.request_policy import RequestPolicy
 from tidewire.terminal_escapes import one_line
 
 QUIET_TIME: Final = 60.0
-"""Minimum time in seconds between the end of the last wait of an outage that was logged, and the next warning."""
+"""Minimum time in seconds between a logged outage, counted from the end of its last wait, and the next warning."""
 
 log: Final = logging.getLogger("tidewire")
 
@@ -35,12 +35,12 @@ class OutageLog:
     def __init__(self, base: str) -> None:
         self._base = base
         self._in_outage = False
-        """Whether an outage was logged, and its end was not."""
+        """Whether the client has logged an outage, and has not logged its end yet."""
         self._quiet_until = -math.inf
         """Time before which the client logs no warning."""
 
     def failed(self, policy: RequestPolicy, why: str, *, wait: float, now: float) -> None:
-        """Report that an attempt has failed, and that the client will retry.
+        """Record a failed attempt that the client will repeat, and log a warning if the table says so.
 
         Args:
             policy: Counters of the call or stream.
@@ -65,7 +65,7 @@ class OutageLog:
         )
 
     def responded(self) -> None:
-        """Report that the server has responded."""
+        """Record that the server has responded, and log the end of an outage."""
         if self._in_outage:
             self._in_outage = False
             log.warning("the connection to %s is back", self._base)

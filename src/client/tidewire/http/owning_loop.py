@@ -1,4 +1,4 @@
-"""`OwningLoop`, the event loop to which a client and its jobs belong: the one on which they are first used.
+"""`OwningLoop`, the event loop to which a client and its jobs belong, because they were first used on it.
 
 Connections and locks work on one event loop only. The check in this module raises EventLoopError at once if they are
 used on another event loop. Without the check, the result would be a deadlock or an obscure error inside a connection.
@@ -96,8 +96,8 @@ def _start_on_trio(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         lowlevel.spawn_system_task(_ignore_errors, work)
     except RuntimeError:
-        # The run is ending, and trio will close all async generators. It would warn about a generator that is collected
-        # before that. `work` may refer to one, so keep it until the run has ended.
+        # trio's run is ending, and trio will close all async generators. It would warn about a generator that is
+        # collected earlier. Keep `work`, which may refer to such a generator, until the run has ended.
         lowlevel.RunVar("work that was not started").set(work)
 
 

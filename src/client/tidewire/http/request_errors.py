@@ -49,7 +49,7 @@ class Route(NamedTuple):
 def request_error(
     error: Exception, where: Where, url: str, route: Route, connect_timeout: float
 ) -> Exception:
-    """Return the client's error for an exception of a request. Exceptions that are not those of httpx2 are returned
+    """Convert an exception that httpx2 raised during a request to the client's error. All other exceptions are returned
     unchanged.
 
     The caller raises the error without a cause, because its message contains the text of the exception. The chained

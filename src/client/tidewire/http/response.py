@@ -64,10 +64,10 @@ class Body(ABC):
         self._waited = 0.0
         """Time in seconds that counts toward the limit."""
         self._limits_silence = False
-        """Whether a byte resets that time."""
+        """Whether each received byte resets `_waited`."""
 
     def set_limit(self, seconds: float, *, of_silence: bool) -> None:
-        """Limit the time that reads wait: without a byte if `of_silence`, and otherwise all reads together."""
+        """Limit the time that reads wait: since the last byte if `of_silence`, otherwise in all reads together."""
         if (seconds, of_silence) != (self.limit, self._limits_silence):
             self.limit, self._limits_silence, self._waited = seconds, of_silence, 0.0
             self.close()
@@ -83,7 +83,7 @@ class Body(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - bodies without a timer need not implement it
-        """Stop all timers, because the limit changes or the connection is closed."""
+        """Stop all timers. Called when the limit changes or the connection is closed."""
 
     async def unwind(self) -> None:  # noqa: B027 - not all bodies have resources
         """Release resources after the connection was closed."""
@@ -141,7 +141,7 @@ class Connection:
 
     @property
     def is_unread_submit(self) -> bool:
-        """Whether the response is that to a submitted job, and was not read yet."""
+        """Whether this is the response to a request that submitted a job, and nothing of its body was read yet."""
         return self.method == "POST" and not self.body.was_read
 
     async def read_response(self) -> Response:

@@ -40,9 +40,9 @@ LEAST_BODY_BYTES: Final = 16 * 2**20
 """Smallest value of the limit for the size of a response body, in bytes. The limit is `max_state_bytes` if that is
 larger. [TW-FRM-078]"""
 REQUESTS_AT_ONCE: Final = 64
-"""Maximum number of requests that wait for the headers of their response, and of idle connections in the pool. Further
-requests wait in the client, because httpcore2 looks at all connections of a pool when a request begins or ends: with
-thousands of requests at once, that takes most of the CPU time. The number of open streams is not limited by the client,
+"""Maximum number of requests that wait for response headers, and maximum number of idle connections in the pool. The
+client delays further requests, because httpcore2 looks at all connections of a pool when a request begins or ends. With
+thousands of requests at once, this takes most of the CPU time. The client does not limit the number of open streams,
 because servers limit it.
 """
 
@@ -60,7 +60,7 @@ class FakeServers:
         self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
 
     def mount(self, url: str, transport: httpx2.AsyncBaseTransport) -> None:
-        """Let clients with the origin of a URL use this transport from their first request on.
+        """Connect all clients whose URL has the origin of `url` to this transport, from their first request on.
 
         Raises:
             ValueError: Another fake server has this URL.
@@ -72,7 +72,7 @@ class FakeServers:
         self._transports[url] = transport
 
     def unmount(self, url: str) -> None:
-        """Let later clients connect to the real server. Clients that have made a request keep the transport."""
+        """Connect later clients to the real server. Clients that have made a request keep the transport."""
         del self._transports[url]
 
     def find(self, url: str) -> httpx2.AsyncBaseTransport | None:
@@ -119,7 +119,7 @@ class Transport:
     Attributes:
         loop: The event loop that the pool belongs to.
         open: Streamed responses that are not closed.
-        in_process: Whether the server is a fake one in this process. False before the first request.
+        in_process: Whether the server is a fake server in this process. False before the first request.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Transport:
         )
         if self._cleans_up_tls:
             request.extensions["trace"] = TlsCleanup()
-        # httpx2's limit is one for each read, and a server may send informational responses (1xx) without end.
+        # httpx2 limits only the time of each read, so a server could send informational responses (1xx) forever.
         with anyio.CancelScope() as scope:
 
             def begin_waiting() -> None:
@@ -435,7 +435,7 @@ class _RequestBody(httpx2.AsyncByteStream):
 
 
 class _Chunks(Body):
-    """A streamed response body that is read one chunk at a time, because `fast_body_of` does not know its layers."""
+    """A streamed response body that httpx2 reads one chunk at a time. Used if `fast_body_of` returns None."""
 
     # A cancelled read closes the generators of httpx2 and httpcore2, so the body cannot be read again.
     resumable = False
