@@ -1,1 +1,1 @@
-"""What only a client decides: the state of a stream, and the action after each event, response and fault. It does no I/O."""
+"""Decisions of the client, without I/O: the state of a stream, and the action after each event, response and fault."""

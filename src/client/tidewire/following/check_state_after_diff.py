@@ -69,7 +69,7 @@ def _keeps_shape(op: Any) -> bool:
         case ["items", _, "value", *_] | ["usage", _, *_]:
             return True
         case ["items", _, "stable", _]:
-            # The function `check_stable_prefix` already validated the number when the diff was applied.
+            # When the diff was applied, `check_stable_prefix` has already validated this number.
             return bool(letter == "s")
         case ["notes"]:
             return letter == "a" and all(_is(Note, note) for note in arguments[0])

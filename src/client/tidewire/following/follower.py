@@ -118,7 +118,7 @@ class _Connection:
     pinged: bool = False
     """Whether the last ping, or `hello`, had a head after the cursor at that time."""
     pinged_at: Cursor | None = None
-    """The cursor at this ping."""
+    """The cursor at the time of that ping or `hello`."""
     last_id: str = ""
 
 
@@ -178,7 +178,7 @@ class Follower:
         return self.document.view()
 
     def connected(self) -> None:
-        """Report that a new connection was opened, and reset the state that belongs to a connection."""
+        """Reset the state that belongs to a connection, because a new connection was opened."""
         self._connection = _Connection(last_id="" if self.cursor is None else str(self.cursor))
         self._next_piece = None
 
@@ -198,7 +198,7 @@ class Follower:
         """Process one event and return its outcome. The table in the module's docstring describes the outcomes."""
         type_, data, id_ = event
         here, mine, document = self._connection, self.cursor, self.document
-        # The next piece of a text stream takes a short way: 6 calls of functions from `Decoder.feed` on, instead of 50.
+        # Fast path for the next piece of a text stream: 6 function calls from `Decoder.feed` on, instead of 50.
         is_piece = id_ == self._next_piece and data[:1] == '"' and type_ == "message" and type(event) is Event
         size = len(data) if data.isascii() else 4 * len(data)
         if (
@@ -213,7 +213,7 @@ class Follower:
                 text = _decode_text(data)
                 document.append(columns[0], text)
             except ValueError:
-                pass  # Nothing was applied. The general way reports the error.
+                pass  # Nothing was applied. The general path below reports the error.
             else:
                 epoch, seq = mine.epoch, mine.seq + 1
                 self.cursor, self._next_piece, here.last_id = Cursor(epoch, seq), f"{epoch}-{seq + 1}", id_
@@ -243,7 +243,7 @@ class Follower:
         return Ignored(f"unknown event {event.type!r}")
 
     def lost(self, why: str, *, silence: float = 0.0) -> Outcome:
-        """Report that the connection ended without `done` or `goaway`, or could not be opened.
+        """Handle a connection that ended without `done` or `goaway`, or that could not be opened.
 
         Args:
             why: Description of the failure for logs and errors.
@@ -252,7 +252,7 @@ class Follower:
         return self._reconnect(Cause.CUT, why, silence=silence)
 
     def busy(self, why: str, *, asked: float | None) -> Outcome:
-        """Report a response that asks the client to wait.
+        """Handle a response that asks the client to wait.
 
         Args:
             why: Description of the response for logs and errors.
@@ -261,17 +261,17 @@ class Follower:
         return self._reconnect(Cause.BUSY, why, Interruption.BUSY, asked=asked)
 
     def malformed(self, why: str) -> Outcome:
-        """Report that the server rejected the cursor with the status 400. The client then requests a snapshot."""
+        """Handle the rejection of the cursor with the status 400. The client then requests a snapshot."""
         return self._resync(why)
 
     def oversized(self, why: str) -> Outcome:
-        """Report an event that exceeds the size limit. The client then requests a snapshot, which may be smaller."""
+        """Handle an event that exceeds the size limit. The client then requests a snapshot, which may be smaller."""
         if self.cursor is None:
-            return Fatal(FatalKind.TOO_LARGE, why)  # The event is the snapshot.
+            return Fatal(FatalKind.TOO_LARGE, why)  # The event was the snapshot itself.
         return self._resync(why, kind=FatalKind.TOO_LARGE)
 
     def read_job(self, job: JobResource) -> Outcome:
-        """Report the job resource that the caller has read with GET.
+        """Handle the job resource that the caller has read with GET.
 
         The caller reads the job when the server responds with 204 to the request for the stream. This status means that
         the log has no events after the cursor.
@@ -282,7 +282,7 @@ class Follower:
         return self.adopt(job)
 
     def poll(self, job: JobResource) -> Outcome:
-        """Report a job that the caller has read with GET, because the job's stream delivers nothing.
+        """Handle a job that the caller has read with GET, because the job's stream delivers nothing.
 
         A state that is not newer than the state of this follower is ignored.
         """
@@ -578,7 +578,7 @@ def _repeated(event: Event) -> Ignored:
 
 
 def _done_ops(done: Done, data: str) -> list[JsonValue]:
-    """Return the diff of a `done` event with this data."""
+    """Return the ops with which a `done` event changes the state. `data` is the JSON text of the event."""
     body = messages.to_json(done)
     ops: list[JsonValue] = [["s", "/status", body["status"]], ["s", "/usage", body["usage"]]]
     if done.error is not None:

@@ -39,7 +39,7 @@ class Applied(NamedTuple):
     """Outcome of an event that was applied to the job's state.
 
     The events of a job are numbered, and the number (`seq`) is a part of the event's id. Some events change nothing
-    that an application sees. A visible outcome therefore covers all events after the previous visible one, from
+    that an application sees. A visible outcome therefore covers all events after the previous visible outcome, from
     `first_seq` to `cursor.seq`.
     """
 

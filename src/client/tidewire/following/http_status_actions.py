@@ -33,7 +33,7 @@ class Action(Enum):
     CUT = "cut"
     """The failure may be temporary, as for a lost connection. Wait and retry within the retry policy."""
     FIRST_CONTACT = "first_contact"
-    """Perhaps there is no server at this address. Retry quickly, with three attempts in all. Then the action is
+    """There may be no server at this address. Make at most three attempts, with short waits. Then the action is
     FATAL."""
     FATAL = "fatal"
     """Raise the error that the response describes."""
@@ -74,8 +74,7 @@ STATUS_TABLE: Final = MappingProxyType(
         304: Row(None, _USE, None),
         307: Row(_REDIRECT, _REDIRECT, _REDIRECT),
         308: Row(_REDIRECT, _REDIRECT, _REDIRECT),
-        # If the stream was requested without a cursor, a cursor cannot be the reason for the error. In this case,
-        # `action_for` returns FATAL.
+        # The server rejects the cursor with 400. If the request had no cursor, `action_for` returns FATAL.
         400: Row(Action.RESYNC, None, None),
         401: Row(_REFRESH, _REFRESH, _REFRESH),
         403: Row(_REFRESH, _REFRESH, _REFRESH),

@@ -68,7 +68,7 @@ class FaultRow(NamedTuple):
     """The actions for one kind of fault.
 
     Attributes:
-        first_contact: Action at first contact, except in the case of `reached`.
+        first_contact: Action at first contact, unless `reached` applies.
         reached: Action at first contact, if an earlier request of the call has reached a server or a gateway.
         later: Action after first contact.
     """
@@ -106,7 +106,7 @@ class Interruption(Enum):
 
 
 class RetryRow(NamedTuple):
-    """What one kind of interruption counts as, and the wait that follows it."""
+    """Whether one kind of interruption counts as a failure, and how long the client waits after it."""
 
     is_failure: bool
     """Whether the interruption counts as a failure. The wait after a failure is at least as long as the backoff."""
@@ -202,7 +202,7 @@ class RequestPolicy:
         self._began = self._clock()
 
     def live(self) -> None:
-        """Report that the stream is live. Its running time does not count toward the patience."""
+        """Record that the stream is live. Its running time does not count toward the patience."""
         self.spent += self._elapsed()
 
     def progress(self) -> None:
@@ -310,7 +310,7 @@ class RequestPolicy:
         if row.is_requested:
             wait = max(wait, max(asked, MIN_REQUESTED_WAIT) * self._rng.uniform(1, 1 + limits.jitter))
         if wait >= left:
-            # The last attempt is made at the end of the patience.
+            # Shorten the wait, so that the last attempt is made when the patience ends.
             self.spent = limits.patience
             return left
         self.spent += wait

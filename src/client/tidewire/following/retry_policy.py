@@ -16,7 +16,7 @@ class RetryPolicy:
     Args:
         patience: Seconds without progress after which the client gives up.
         min_delay: Shortest first wait, in seconds.
-        max_delay: Longest wait, in seconds, unless a server asks for a longer one.
+        max_delay: Longest wait, in seconds, unless a server asks for a longer wait.
         attempts: Number of failures in a row after which the client gives up. None: no limit.
         jitter: Range of the random factor of each wait: from 1 - jitter to 1 + jitter.
     """
