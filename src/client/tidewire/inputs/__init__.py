@@ -1,1 +1,1 @@
-"""From the arguments of a call to the body of a submit."""
+"""Conversion of a call's arguments to the body of the request that submits a job."""

@@ -22,9 +22,9 @@ from tidewire.protocol.strict_json import JsonValue
 def convert_input(value: Any, pointer: str) -> JsonValue:
     """Convert a value to plain JSON. The arguments and errors are those of `submit_members.jsonable`.
 
-    A set, a complex number or a dict with tuples as keys in a model or a dataclass is converted as pydantic does it, if
-    the type of the field asks for this: it contains this type, such as `set[int]`, or has a serializer. Otherwise, for
-    example if the type is `Any`, it raises the same error as outside of models and dataclasses.
+    Sets, complex numbers and dicts with tuples as keys are converted only in a field of a model or dataclass, and only
+    if the type of the field contains such a type, for example `set[int]`, or a serializer. Anywhere else they raise a
+    TypeError.
 
     Raises:
         InvalidInputError: The value cannot be serialized.
@@ -57,8 +57,8 @@ def _plain(value: Any, path: str = "") -> Any:
 
 
 def _converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """Convert a checked value. Raise a ValueError for all errors of the value's own conversion, such as those of pandas' `NaT`,
-    because a TypeError is the error of a value that `_checked` refuses.
+    """Convert a value that `_checked` has accepted. Errors of the conversion, such as those of pandas' `NaT`, are
+    raised as ValueError, because a TypeError means that `_checked` refuses the value.
     """
     try:
         return converted(rows, value)
@@ -83,11 +83,11 @@ _SAFE: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def _checked(value: Any, path: str, depth_left: int) -> Any:
-    """Raise an error for a value that pydantic would serialize without an error, but not as the caller intends, and that
-    `_refuse_altered` cannot recognize.
+    """Refuse values that pydantic would serialize without an error, but not as the caller intends, if `_refuse_altered`
+    cannot recognize them.
 
-    Return the value, in which dataclasses are replaced by JSON. Otherwise pydantic would ignore the annotations of their
-    fields, such as `Binary`, because it does not know the types of the values in a dict or a list.
+    Return the value, in which dataclasses are replaced by JSON. In a dict or a list, pydantic would ignore the
+    annotations of a dataclass's fields, such as `Binary`.
 
     Args:
         value: The value to check.
@@ -130,16 +130,16 @@ _FILE: Final = (
 
 def _refuse_altered(value: Any, made: Any, path: str, asked: frozenset[Any]) -> None:
     """Raise an error if pydantic has converted a value to something else: bytes to text, a set to a list, a complex number
-    to text, or tuples as keys to text. In a model or a dataclass, the type of the field may ask for this.
+    to text, or tuples as keys to text. In a model or a dataclass, the type of the field may request this conversion.
 
     Args:
         value: The value.
         made: The value after the conversion to JSON.
         path: Location of the value, for the error message.
-        asked: Which conversions the type of the field asks for; see `_asked_by`.
+        asked: The conversions that the type of the field requests; see `_asked_by`.
 
     Raises:
-        TypeError: The value is or contains such a value.
+        TypeError: pydantic has converted the value, or a part of it, in this way.
     """
     members: Iterable[tuple[str, Any, Any]]
     if isinstance(value, bytes | bytearray | memoryview):
@@ -175,8 +175,8 @@ def _refuse_altered(value: Any, made: Any, path: str, asked: frozenset[Any]) -> 
 
 
 def _holds_bytes(made: Any, content: bytes) -> bool:
-    """Whether a JSON value is the text of bytes in UTF-8, or the list of the bytes, to which pydantic converts a
-    `memoryview`.
+    """Whether a JSON value is what pydantic makes of bytes: their text in UTF-8 or, for a `memoryview`, the list of the
+    bytes.
     """
     if isinstance(made, str):
         return made.encode(errors="surrogatepass") == content
@@ -206,13 +206,13 @@ def _refuse_altered_fields(value: Any, made: Any, path: str, asked: frozenset[An
 
 
 _CONVERSIONS: Final = frozenset({AbstractSet, complex, Mapping})
-"""The conversions for which the type of a field can ask: of a set, of a complex number, and of a mapping with tuples as
-keys."""
+"""The conversions that the type of a field can request: those of sets, of complex numbers, and of mappings with tuples
+as keys."""
 
 
 @lru_cache(256)
 def _asked_by_fields(kind: type) -> dict[str, frozenset[Any]]:
-    """Return, for each field of a model or dataclass, the conversions for which its type asks."""
+    """Return, for each field of a model or dataclass, the conversions that its type requests."""
     fields: dict[str, FieldInfo] | None = getattr(kind, "__pydantic_fields__", None)
     if fields is not None:
         return {name: _asked_by(field.annotation) for name, field in fields.items()}
@@ -227,19 +227,19 @@ def _hints(kind: type) -> dict[str, Any] | None:
     try:
         return get_type_hints(kind, include_extras=True)
     except (NameError, AttributeError, TypeError):
-        # An error would be wrong here, and refusing sets too: one of the members may have the type `set[int]`.
+        # Do not raise an error, and do not refuse sets, because one of the members may have the type `set[int]`.
         return None
 
 
 def _asked_by(annotation: Any, seen: tuple[Any, ...] = ()) -> frozenset[Any]:
-    """Return the conversions for which a type asks.
+    """Return the conversions that a type requests.
 
     Args:
         annotation: The type, such as `list[set[int]] | None`.
         seen: The types that contain this type. A recursive type contains itself.
 
     Returns:
-        `_CONVERSIONS` if the type contains a serializer, otherwise a part of it, and `tuple` if the type contains tuples.
+        `_CONVERSIONS`, or a subset if the type contains no serializer, and `tuple` if the type contains tuples.
     """
     if annotation in seen:
         return frozenset()

@@ -15,7 +15,7 @@ ANY_TYPE: Final = frozenset({"array", "boolean", "integer", "null", "number", "o
 """Names of all types of JSON Schema."""
 
 _BASE64: Final = ("base64", "byte")
-"""Formats of texts that are base64: that of pydantic and of `Binary`, and that of OpenAPI."""
+"""Values of `format` for base64: the first is used by pydantic and `Binary`, the second by OpenAPI."""
 _MAX_DEPTH: Final = 8
 """Maximum nesting depth of `$ref`, `anyOf`, `oneOf` and `allOf`. A schema below that depth is treated as allowing any type."""
 _PREFERRED: Final = ("string", "integer", "number", "boolean", "array", "object", "null")

@@ -103,7 +103,7 @@ def jsonable(value: Any, pointer: str) -> JsonValue:
     copied: Any = _copied(value, _PLAIN_DEPTH)
     if copied is not _OTHER:
         return copied  # type: ignore[no-any-return]
-    # Import pydantic only here, because a program with plain inputs would pay for it before its first response.
+    # Import pydantic late, so that a program with plain inputs does not have to wait for this slow import.
     from tidewire.inputs.input_conversion import convert_input  # noqa: PLC0415
 
     return convert_input(value, pointer)

@@ -3,7 +3,7 @@
 When pydantic serializes a value in JSON mode, it loses data in two cases. A NaN in a model inside of a list or dict becomes
 null. Two members with the same name in JSON, as in `{1: 2, "1": 3}`, become one member. This module therefore compares the
 output of JSON mode with the output of Python mode. It restores numbers and names that were lost, so that `strict_json`
-rejects them with an error that gives their path. It raises an error if two members became one.
+rejects them with an error that gives their path. It raises an error if two members were merged.
 
 The module also describes pydantic's validation errors, in one line.
 """
@@ -213,7 +213,7 @@ def _from_array(value: Any) -> Any:
 
 
 def _is_image(kind: type) -> bool:
-    """Whether a type is that of an image of Pillow, which has subclasses for the formats of files."""
+    """Whether a type is Pillow's `Image` or one of its subclasses, which represent file formats."""
     return any(each.__module__ == "PIL.Image" for each in kind.__mro__)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     JsonValue: TypeAlias = pydantic.JsonValue
 else:
-    # Do not import pydantic here, because a client would pay for it before its first response.
+    # Do not import pydantic here, because this slow import would delay the first response to every client.
     JsonValue = Any
 
 MAX_DEPTH = 64
@@ -147,7 +147,7 @@ def _check_all(values: Iterable[Any], max_depth: int) -> None:
 
 
 def _place_of_violation(value: Any) -> str:
-    """Return the JSON Pointer of the innermost value that is not I-JSON. If it is a member name, the place of its object."""
+    """Return the JSON Pointer of the innermost value that is not I-JSON. A name has that of its object."""
     if type(value) is list or type(value) is dict:
         for name, member in value.items() if type(value) is dict else enumerate(value):
             try:

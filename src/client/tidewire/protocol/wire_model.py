@@ -4,11 +4,11 @@
 - Numbers and booleans are strict: `"3"`, `true` and `3.0` are not valid integers.
 - An optional member may be null, which means the same as omitting it.
 
-The models are msgspec structs, because every program with a client pays for them before its first response. Importing
-msgspec and creating all models takes about 5 ms. With pydantic it took 60 ms, a quarter of the CPU time up to the first
-response (`bench/start.py`). The client imports pydantic only for values of the caller's own types: `returns=…`, and
-inputs that are not plain JSON. The methods have the names that they have in pydantic, which programs already use, but not
-all of pydantic's arguments.
+The models are msgspec structs, because every program that uses the client has to wait for them before its first
+response. Importing msgspec and creating all models takes about 5 ms. With pydantic it took 60 ms, a quarter of the CPU
+time up to the first response (`bench/start.py`). The client imports pydantic only for values of the caller's own types:
+`returns=…`, and inputs that are not plain JSON. The methods have the names that they have in pydantic, which programs
+already use, but not all of pydantic's arguments.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class WireModel(msgspec.Struct, frozen=True):
         return msgspec.json.encode(members_of(self, exclude_none=exclude_none)).decode()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
-        """Return a copy of the model in which some members have other values, which are not validated."""
+        """Return a copy of the model with the values of some members replaced. The new values are not validated."""
         return msgspec.structs.replace(self, **(update or {}))
 
 
@@ -111,10 +111,10 @@ EXTRA: Final = "model_extra"
 
 
 class _Table(NamedTuple):
-    """What `_prepared` and `members_of` need to know of a model.
+    """Facts about the members of a model, which `_prepared` and `members_of` use.
 
     Attributes:
-        members: Name in JSON and attribute of each member, and whether it can contain no other model.
+        members: Name in JSON and attribute of each member, and whether it never contains another model.
         known: Names of all members in JSON.
         optional: Names of the members with a default.
         nested: Names of the members that contain another model or a list of another model, with that model.
@@ -163,8 +163,8 @@ def _models_in(annotation: Any) -> list[type[WireModel]]:
 
 
 def _prepared(model: type[WireModel], members: Any) -> Any:
-    """Return a JSON object without the optional members that are null, and with the unknown members in one member if
-    the model keeps them. The argument is not changed. A value that is not an object is returned as it is.
+    """Prepare a JSON object for msgspec: remove optional members that are null, and if the model keeps unknown members,
+    move them into one member. The argument is not changed. A value that is not an object is returned as it is.
     """
     if type(members) is not dict:
         return members
@@ -222,7 +222,7 @@ def _message_error(error: msgspec.ValidationError, model: type[WireModel], membe
 
 
 def _annotation_of(annotation: Any, name: str) -> Any:
-    """Return the type of a member of the model in a type."""
+    """Return the annotation of the member `name` in the model that an annotation contains."""
     for model in _models_in(annotation):
         for field in msgspec.structs.fields(model):
             if field.encode_name == name:
@@ -231,7 +231,7 @@ def _annotation_of(annotation: Any, name: str) -> Any:
 
 
 def _words_in(annotation: Any) -> list[str]:
-    """Return the words that the Literal in a type allows."""
+    """Return the strings that an annotation with a `Literal` allows."""
     if get_origin(annotation) is Literal:
         return [*get_args(annotation)]
     return [word for each in get_args(annotation) for word in _words_in(each)]

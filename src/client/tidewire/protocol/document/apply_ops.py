@@ -143,7 +143,7 @@ class Tree:
             self._own.clear()
 
     def reset(self, top: list[Any], version: int) -> None:
-        """Return to the state before the last diff, which had this `top`, and this version at the latest."""
+        """Return to the state before the last diff. `top` and `version` identify this state."""
         self.top = top
         for node in self._grown:
             node.cut(node.length_at(version))

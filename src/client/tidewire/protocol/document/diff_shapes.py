@@ -24,7 +24,7 @@ from tidewire.protocol.strict_json import JsonValue
 Op: TypeAlias = list[JsonValue]
 
 ARITY: Final = {"a": 3, "t": 3, "s": 3, "i": 3, "d": 2}
-"""Length of each kind of op that has a path. A row has no path, and is one longer than the number of columns."""
+"""Length of each kind of op that has a path. A row has no path. Its length is the number of columns plus one."""
 
 
 class DiffError(ValueError):

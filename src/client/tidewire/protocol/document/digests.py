@@ -154,7 +154,7 @@ _WORDS: Final = {None: b"null", True: b"true", False: b"false"}
 
 
 def _number(number: float) -> bytes:
-    """Serialize a finite float as ECMAScript does. The library, which is slow to import, is needed for few numbers."""
+    """Serialize a finite float as ECMAScript does. The library `rfc8785` is slow to import, and few numbers need it."""
     if number == 0.0:
         return b"0"
     if 1e-4 <= abs(number) < 1e15:

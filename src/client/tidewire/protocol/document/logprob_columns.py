@@ -1,4 +1,4 @@
-"""Columns of a text generation: the one table from which client and server derive schemas, values and fields.
+"""Table of the columns of a text generation, from which client and server derive schemas, values and fields.
 
 A column is a member of the value that grows by one element per generated token, or per token of the prompt (chapter 8 of
 the specification). To add a column, add a row to `COLUMNS`; an engine must then compute its elements.

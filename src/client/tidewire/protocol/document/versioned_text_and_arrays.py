@@ -26,7 +26,7 @@ LATEST: Final = 2**62
 """A version number greater than all others. Reading a node in this version returns its current content."""
 
 MAX_LOOSE_PIECES: Final = 512
-"""Maximum number of pieces of a text that are not merged. When it is exceeded, the text merges them."""
+"""Maximum number of pieces of a text that are not merged. If there are more, they are merged."""
 
 MAX_PIECE: Final = 65_536
 """Maximum length of a merged piece, in code points. It limits how much text is copied when a text is truncated. A longer
