@@ -51,7 +51,7 @@ class LoopThread:
     """
 
     def __init__(self, at_close: Callable[[], Awaitable[None]]) -> None:
-        """Create the object without starting the thread.
+        """Prepare the thread. The first call starts it.
 
         Args:
             at_close: Coroutine function that the thread calls before it ends. The thread keeps a reference to this
@@ -146,7 +146,7 @@ class LoopThread:
 
 
 class _Blocks:
-    """Blocks of an iterator, fetched by one coroutine on the thread, each when the caller's thread asks for it.
+    """Fetches the blocks of an iterator with one coroutine on the background thread, for a loop on the caller's thread.
 
     The coroutine reads the updates of the next block before the caller asks for them. If events arrive one by one, the
     caller therefore need not wake the thread for each of them, which would take a fifth of the CPU time of a stream
@@ -170,10 +170,10 @@ class _Blocks:
             if self._iterator.finished:
                 return
             self._wanted = False
-            # Wake the caller's thread just before the event loop waits. Until then, it would wait for the interpreter lock.
+            # Wake the caller's thread just before the event loop waits and releases the interpreter lock.
             loop.call_soon(self.pending.entries.put, None)
             await self._iterator.read_ahead()
-            # Both threads first set their own flag and then read the other one. Thus one of them sees the other's flag.
+            # Each thread sets its own flag before it reads the other's flag, so at least one thread sees a set flag.
             self._sleeps = True
             while not self._wanted:
                 await self._wake.wait()
@@ -221,8 +221,8 @@ class _Interruptible:
     """A coroutine function that can be cancelled at any time: before it starts, while it runs, or after it has ended.
 
     Attributes:
-        entries: Queue of the entries for the caller's thread. The last one is the outcome of the coroutine function. Before it,
-            the coroutine function may add others, which are None.
+        entries: Queue that the caller's thread reads. Its last entry is the outcome of the coroutine function. Earlier
+            entries are None, and only wake the caller's thread.
         ended: Whether the coroutine function has ended or will not run.
     """
 
@@ -247,7 +247,7 @@ class _Interruptible:
             try:
                 return self.entries.get(timeout=0 if has_ended else _CHECK_INTERVAL)
             except Empty:
-                if has_ended:  # before it has called `_start`
+                if has_ended:  # and it never called `_start`
                     raise asyncio.CancelledError from None
 
     def wait_until_ended(self, timeout: float) -> None:
@@ -272,7 +272,7 @@ class _Interruptible:
             with anyio.CancelScope() as self._scope:
                 if not self._cancelled:
                     self._end(_Outcome(await self._work(*self._args)))
-        except BaseException as error:  # noqa: BLE001 - SystemExit, too, belongs to the caller's thread
+        except BaseException as error:  # noqa: BLE001 - the caller's thread raises it, even SystemExit
             self._end(_Outcome(error=error))
         self._end(_Outcome(error=asyncio.CancelledError()))
 
@@ -285,7 +285,7 @@ class _Interruptible:
             self._scope.cancel()
 
     def _end(self, outcome: _Outcome) -> None:
-        """Set the outcome, if there is none."""
+        """Set the outcome, unless it is already set."""
         if not self.ended:
             self.ended = True
             self.entries.put(outcome)
@@ -438,7 +438,7 @@ class _Running:
 
 
 class _Start:
-    """Start of the thread, for which any number of threads can wait.
+    """Result of starting the thread. Any number of threads can wait for it.
 
     Attributes:
         cancelled: Whether the thread did not start, and will not.
@@ -449,7 +449,7 @@ class _Start:
         self._claimed = threading.Lock()
         """Lock that either the thread or `cancel` acquires."""
         self._unset = threading.Lock()
-        """Lock that is released with the result."""
+        """Lock that is held until the result is set."""
         self._unset.acquire()
         self._running: _Running | None = None
         self._error: BaseException | None = None
@@ -463,7 +463,7 @@ class _Start:
         self.cancelled = self._claimed.acquire(blocking=False)
 
     def set(self, running: _Running | None, error: BaseException | None = None) -> None:
-        """Set the result, once."""
+        """Set the result. Must be called only once."""
         self._running, self._error = running, error
         self._unset.release()
 

@@ -1,5 +1,5 @@
-"""A conversation with a language model, for `tidewire chat`. The server does not store it: each question is sent with all
-messages before it.
+"""Implementation of `tidewire chat`, a conversation with a language model. The server does not store the conversation,
+so each request contains all earlier messages.
 """
 
 import sys
@@ -19,7 +19,7 @@ from tidewire.terminal_escapes import visible_json
 
 PROMPT: Final = "> "
 CANCEL_SECONDS: Final = 5.0
-"""Time for which an interrupted command waits for a server that cannot be reached."""
+"""Time limit for the request that cancels the job after an interrupt, in seconds."""
 
 
 def converse(
@@ -101,8 +101,8 @@ def _piped_lines() -> Iterator[str]:
 
 
 def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) -> str:
-    """Write the reply while it grows, and return it. An interrupt cancels the job. On a terminal, the part before counts;
-    in a pipe, the interrupt ends the command.
+    """Write the reply while it grows, and return it. An interrupt cancels the job. On a terminal, the reply then
+    consists of the text so far. In a pipe, the interrupt ends the command.
     """
     written: list[str] = []
     try:

@@ -64,7 +64,7 @@ app: Final = typer.Typer(
 def main() -> None:
     """Entry point of the `tidewire` command."""
     if os.environ.get("COLUMNS") == "0":
-        # rich would print nothing within a width of 0, not even an error.
+        # With a width of 0, rich would print nothing, not even errors.
         del os.environ["COLUMNS"]
     app(prog_name="tidewire")
 

@@ -169,14 +169,14 @@ def _number(value: int | None) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: bool) -> Table:
-    """Return a table whose last column has the rest of the width. With `show_all`, texts are wrapped. Otherwise each row is
-    one line, and all texts except those in the first column are shortened to fit.
+    """Return a table whose last column takes the remaining width. With `show_all`, texts are wrapped. Otherwise each
+    row is one line, and all texts except those in the first column are shortened to fit.
     """
     if len(columns) > 1 and not any(row[-1] for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for at, name in enumerate(columns):
-        # On a narrow terminal, rich reduces the other columns before one with `no_wrap`.
+        # On a narrow terminal, rich shrinks a column with `no_wrap` last, so the names stay readable.
         table.add_column(name, no_wrap=at == 0, max_width=_MAX_CELL if 0 < at < len(columns) - 1 else None)
     for row in rows:
         table.add_row(

@@ -41,7 +41,7 @@ from tidewire.terminal_escapes import visible, visible_json
 PROGRESS_EVERY: Final = 1.0
 """Minimum time between two progress lines, in seconds."""
 SHORT_WAIT: Final = 0.5
-"""Minimum wait before a retry that is shown to the user, in seconds."""
+"""Minimum wait in seconds for which a retry is shown to the user. Retries after a shorter wait are not shown."""
 
 UNSHORTENED: Final = 1000
 """Width of the console for tables whose cells must not be shortened, in characters."""
@@ -53,7 +53,7 @@ class OutputError(Exception):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Translate the errors of standard output, except that of a closed pipe.
+    """Convert errors of standard output to OutputError, except for a closed pipe.
 
     Raises:
         OutputError: Standard output cannot be written.
@@ -88,8 +88,8 @@ class Screen:
             else:
                 sys.stdout.reconfigure(encoding="utf-8")
         self._stdout_is_terminal = sys.stdout.isatty()
-        # Otherwise rich writes to a pipe as to a terminal if FORCE_COLOR is set, and a script receives escape sequences and
-        # retracted text.
+        # Set `force_terminal`, because rich would otherwise treat a pipe as a terminal if FORCE_COLOR is set. A script
+        # would then receive escape sequences and retracted text.
         self.out: Console = _Output(highlight=False, soft_wrap=True, force_terminal=self._stdout_is_terminal)
         self.err: Console = Console(
             stderr=True, highlight=False, soft_wrap=True, force_terminal=sys.stderr.isatty()
@@ -157,11 +157,11 @@ class Screen:
                 self.note(reconnect_text(event))
 
     def show_request(self, event: RequestEvent) -> None:
-        """Show in the live view that there is a connection again."""
+        """Show in the live view that the connection was restored."""
         self.status.show_request(event)
 
     def show_end(self, job: JobResource) -> None:
-        """Show the notes and the usage of an ended job, and what the live view has counted."""
+        """Show the notes and the usage of an ended job, and the numbers of the live view."""
         self.end_line()
         for each in (job.state or {}).get("notes", ()):
             self.note(f"{each['level']}: {_one_line(each['text'])}")
@@ -212,8 +212,8 @@ class Screen:
             self.json(value)
 
     def table(self, *parts: RenderableType, wide: bool = False) -> None:
-        """Print tables and lines. A pipe has no width, so nothing is shortened there, nor if `wide` is true, so that the user
-        can copy ids from the table.
+        """Print tables and lines, which are shortened to the width of the terminal. In a pipe, or if `wide` is true,
+        nothing is shortened, so that the user can copy ids from the table.
         """
         console = self.out
         if wide or not self.live:
@@ -267,7 +267,7 @@ def _value(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Replace the line breaks of an endpoint's text, with which it could imitate another line of the command."""
+    """Replace the line breaks of an endpoint's text, so that it cannot imitate other output of the command."""
     return " ".join(text.split())
 
 

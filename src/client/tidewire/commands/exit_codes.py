@@ -24,7 +24,7 @@ PROTOCOL_FAULT: Final = 4
 OUTPUT_FAILED: Final = 5
 TEXT_RETRACTED: Final = 6
 TIMED_OUT: Final = 124
-"""The code of the command `timeout` of GNU coreutils."""
+"""Exit code after a time-out. The command `timeout` of GNU coreutils uses the same code."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 

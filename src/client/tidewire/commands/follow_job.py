@@ -29,7 +29,7 @@ from tidewire.protocol.resources import JobResource
 from tidewire.sync import Client
 
 CANCEL_WINDOW: Final = 1.0
-"""Time after a Ctrl+C in which a second one cancels the job, in seconds."""
+"""Time after a Ctrl+C in which a second Ctrl+C cancels the job, in seconds."""
 _END_TIMEOUT: Final = 10.0
 """Maximum time for the request of an ended job's notes and usage, in seconds."""
 _VALUE: Final = "/items/0/value"
@@ -212,7 +212,7 @@ def write_text(client: Client, job: Job[Any], screen: display.Screen, written: l
             colors.read(update._change)
             screen.status.show_update(update._change, colors.latest)
             if update.deleted:
-                # A command cannot erase text that it has printed.
+                # The command cannot erase printed text, so it prints a note.
                 screen.end_line()
                 screen.note(
                     f"[the last {update.deleted} characters above were retracted; the text below replaces them]"

@@ -1,4 +1,4 @@
-"""Tables of jobs for the terminal, and how numbers and texts of a server are shown there.
+"""Tables of jobs for the terminal, and functions that format a server's numbers and texts.
 
 Text from the server is wrapped in `Text` objects, because rich would interpret plain strings as markup.
 """
@@ -60,8 +60,8 @@ def probability(logprob: Any) -> float:
 
 
 def seconds_between(start: str, end: str | None) -> float | None:
-    """Return the time between two timestamps of a server in seconds, or from the first one until now if there is no second
-    one. None if one of them is not a timestamp.
+    """Return the time in seconds between two timestamps of a server. If `end` is None, the time until now is returned.
+    Returns None if one of them is not a valid timestamp.
     """
     try:
         until = datetime.now(UTC) if end is None else datetime.fromisoformat(end)
@@ -71,5 +71,5 @@ def seconds_between(start: str, end: str | None) -> float | None:
 
 
 def server_text(text: str, style: str = "") -> Text:
-    """Return a server's text as it is shown on a terminal."""
+    """Wrap a text from the server for rich, and escape its control characters."""
     return Text(visible(text), style)

@@ -1,4 +1,4 @@
-"""The list of jobs of `tidewire jobs`, once or updated every second."""
+"""Implementation of `tidewire jobs`, which lists jobs once, or updates the list every second."""
 
 import time
 from typing import Final

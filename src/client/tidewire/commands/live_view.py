@@ -33,7 +33,8 @@ PROBABILITY_STYLES: Final = (
     (0.1, "color(166)"),
     (0.0, "color(196) underline"),
 )
-"""Minimum probability and style of a token. The colors are readable on a dark and on a light background."""
+"""Pairs of a minimum probability and the style of such tokens. The colors are readable on dark and light
+backgrounds."""
 RECONNECTS: Final[Mapping[str, str]] = {
     "busy": "the server is busy",
     "cut": "connection lost",
@@ -47,11 +48,11 @@ _WAITS_FOR: Final[Mapping[str | None, str]] = {
     "worker": "; no worker runs this endpoint",
     "version": "; the code of each worker rejects the input",
 }
-"""What a line about the queue adds for each `waits_for`."""
+"""Text at the end of the line about the queue, for each value of `waits_for`."""
 _VALUE: Final = "/items/0/value"
 _COLUMNS: Final = ("token_text", "logprobs", "top_text", "top_logprobs")
 _INCOMPLETE: Final = "\ufffd"
-"""Character in the text of a token that has only some bytes of a character."""
+"""Replacement character, in the text of a token that contains only some of the bytes of a character."""
 
 
 class _ShownToken(NamedTuple):
@@ -62,7 +63,7 @@ class _ShownToken(NamedTuple):
 
 
 class ProgressLine:
-    """A line with a label, a progress bar, the work that is done in units such as `token`, its rate, and its time."""
+    """A line with a label, a progress bar, the amount of finished work, the rate, and the elapsed time."""
 
     def __init__(self, total: float | None = None, unit: str = "") -> None:
         self._tasks = Tasks(speed_estimate_period=RATE_WINDOW)
@@ -71,12 +72,12 @@ class ProgressLine:
         self.unit: str = unit
 
     def update(self, done: float | None, total: float | None, unit: str) -> None:
-        """Show other numbers. None: as before."""
+        """Change the numbers and the unit. A number that is None stays as before."""
         self._tasks.update(self._task.id, completed=done, total=total)
         self.unit = unit
 
     def numbers(self, *more: str) -> str:
-        """Return the numbers as a text, with further parts after the work that is done."""
+        """Return the numbers as text. The parts in `more` follow the amount of finished work."""
         task = self._task
         parts = [amount_text(task.completed, task.total, self.unit), *more]
         if task.speed is not None:
@@ -101,7 +102,7 @@ class JobStatus:
         self._progress = ProgressLine()
         self._is_batch = False
         self._outage: tuple[ReconnectEvent, float] | None = None
-        """The last reconnect and its time; None while there is a connection."""
+        """The last lost connection and its time; None while the client is connected."""
         self._token: _ShownToken | None = None
         self.outages: int = 0
         """Number of times that the connection was lost. The client may need several attempts to reconnect."""
@@ -138,7 +139,7 @@ class JobStatus:
         self._outage = (event, time.monotonic())
 
     def show_request(self, event: RequestEvent) -> None:
-        """Show that there is a connection again."""
+        """Show that the connection was restored."""
         if event.status is not None and event.status < 300:
             self._outage = None
 
@@ -154,8 +155,8 @@ class JobStatus:
 
 
 class TokenColors:
-    """Colors of the text of one generation, from the columns `token_text` and `logprobs` of its value. Without these columns,
-    the text has no colors.
+    """Computes the colors of a generation's text from the columns `token_text` and `logprobs` of its value. Without
+    these columns, the text has no colors.
     """
 
     def __init__(self) -> None:
@@ -166,7 +167,7 @@ class TokenColors:
         self.latest: _ShownToken | None = None
 
     def read(self, change: ItemChange[Any]) -> None:
-        """Read the tokens that are new after an event."""
+        """Read the tokens that an event has added to the value."""
         view = change.position.view
         if (
             change.deleted
@@ -218,7 +219,7 @@ def queue_text(message: Queue) -> str:
 
 
 def reconnect_text(event: ReconnectEvent, passed: float = 0.0) -> str:
-    """Return why the client reconnects, when, and when it will give up, some seconds after the event."""
+    """Describe why and when the client reconnects, and when it will give up, `passed` seconds after the event."""
     wait = max(0.0, event.wait - passed)
     attempt = f"attempt {event.failures}, " if event.failures else ""
     limit = f"({attempt}giving up in {seconds_text(wait + event.remaining)})"
@@ -242,7 +243,7 @@ def amount_text(done: float, total: float | None, unit: str) -> str:
 
 
 def _tokens(view: View, start: int) -> Iterator[_ShownToken]:
-    """Yield the tokens of a generation from this index on. A faulty server's columns may contain anything."""
+    """Yield the tokens of a generation from an index on. The columns of a faulty server may contain anything."""
     columns: list[list[Any]] = [view.elements(f"{_VALUE}/{name}", start) for name in _COLUMNS]
     for text, logprob, others, chances in zip_longest(*columns):
         if isinstance(text, str):

@@ -10,15 +10,15 @@ from tidewire.errors import InvalidInputError, ItemFailedError
 from tidewire.jobs.map.outcomes import MapProgress
 
 MAX_REASONS: Final = 1000
-"""Maximum number of different reasons of failures that are counted. All later ones are counted as one."""
+"""Maximum number of reasons that are counted separately. All further reasons are counted together."""
 OTHERS: Final = "other reasons"
 SHOWN_REASONS: Final = 5
-"""Maximum number of different reasons in a summary. The most frequent ones are shown."""
+"""Maximum number of reasons in a summary. The most frequent reasons are shown."""
 
 
 @contextmanager
 def map_progress(screen: Screen, total: int | None) -> Iterator[Callable[[MapProgress], None]]:
-    """Show the progress of a map while the `with` block runs, and its numbers at the end, if standard error is a terminal.
+    """Show the progress of a map during a `with` block, and then its final numbers, if standard error is a terminal.
 
     Yields a function that updates the progress.
     """
@@ -46,7 +46,7 @@ class Failures:
 
     def add(self, index: int, code: str, message: str) -> None:
         """Count a failure."""
-        # The index of a refused input in the message would make each reason different.
+        # Remove the index of the input, which would make each reason different.
         message = message.removeprefix(f"input {index} was refused: ").removesuffix(f" [{code}]")
         reason = " ".join(f"{code}: {message}".split())
         if len(self._reasons) >= MAX_REASONS and reason not in self._reasons:

@@ -24,7 +24,7 @@ def read_headers(given: list[str] | None, token_file: Path | None = None) -> dic
     for header in given or []:
         name, colon, value = header.partition(":")
         if not colon or not name.strip():
-            # The argument may contain a token.
+            # Do not show the argument, because it may contain a token.
             raise ValueError("the value of --header does not have the form NAME: VALUE")
         headers[name.strip()] = value.strip()
     has_credentials = any(name.lower() == "authorization" for name in headers)

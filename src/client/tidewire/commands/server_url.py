@@ -20,7 +20,7 @@ class CommandWithUrl(typer.core.TyperCommand):
     """Command whose first argument is a URL. Without a URL on the command line, the command uses TIDEWIRE_URL."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        # The next argument is not the value of this option.
+        # Add the default value. The parser would otherwise use the next argument as the value.
         args = [f"{LOGPROBS}={DEFAULT_LOGPROBS}" if arg == LOGPROBS else arg for arg in args]
         url, begins_with_url = url_of_environment(), _is_url(self._first_argument(args))
         if url is not None and not begins_with_url:
@@ -28,8 +28,8 @@ class CommandWithUrl(typer.core.TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            # Arguments are strings, so this error can only mean that one is missing. Without the URL, the next argument is
-            # in its place, and the error is about the last one.
+            # Any string is a valid argument, so this error means that an argument is missing. If the user omitted the
+            # URL, the error names the last argument, because the arguments before it have moved up.
             argument = error.param is not None and error.param.param_type_name == "argument"
             if argument and url is None and not begins_with_url:
                 error.message = f"Pass the URL of a server, or set the environment variable {URL_VARIABLE}."

@@ -50,7 +50,7 @@ def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], obje
 
 
 class JobDisplay(Output):
-    """The output of one job, which the client's event loop draws, and at the end of the job a cell that has waited for it."""
+    """The output of one job, drawn by the client's event loop and, at the job's end, by a cell that waited for it."""
 
     def __init__(self, job: Any, owner: object) -> None:
         super().__init__()
@@ -65,17 +65,17 @@ class JobDisplay(Output):
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def stop(self, note: str) -> None:
-        """Draw the job for the last time, on any thread. Calls after the first one have no effect."""
+        """Draw the job for the last time, on any thread. Further calls have no effect."""
         with self.lock:
             if self in _live:
                 _live.remove(self)
                 self.redraw(note)
 
     def repeat(self) -> None:
-        # Only the client's event loop may read the state, until it is the last one.
+        # Until the final state has arrived, only the client's event loop may read the state.
         if self._job.last_state is not None:
             self.redraw()
-        # A program that executes notebooks has discarded what was sent between two cells.
+        # A program that executes notebooks has discarded the outputs that were sent between two cells.
         super().repeat()
         drawn.update([self] if self in _live else [])
 
@@ -127,7 +127,7 @@ class JobDisplay(Output):
         self.draw(html + "".join(f"<div>{_bold(line[:300])}</div>" for line in dict.fromkeys(lines) if line))
 
     def _value(self, view: View) -> str:
-        """Return the value of a job with one item: its newest tokens, if it has any, or its text, or JSON."""
+        """Return HTML for the value of a job with one item: its newest tokens or, without tokens, its text or JSON."""
         shown = ""
         for token in reversed(self._tokens.newest(view, 1_000) if self._tokens else ()):
             if len(shown.encode()) > MAX_OUTPUT_BYTES - 12_000:
@@ -147,7 +147,7 @@ def _problem(view: View, *place: str) -> str:
 
 
 def _token(token: Any) -> str:
-    """Shade a token by its surprise. The text keeps the color of the page, which may be dark or light."""
+    """Return HTML for a token. Less probable tokens have a stronger background. The text keeps the page's color."""
     shown = [(token.text, token.logprob or 0.0), *((one.text, one.logprob) for one in token.alternatives[:5])]
     title = "\n".join(f"{visible(text[:20])!r} {math.exp(min(0, logprob)):.1%}" for text, logprob in shown)
     style = f"background-color:rgba(230,119,0,{max(0, min(0.7, -shown[0][1] / 8)):.2f})"
@@ -155,7 +155,7 @@ def _token(token: Any) -> str:
 
 
 def _text(view: View) -> str:
-    """Return the end of the text, or else its value as JSON, with at most `_TEXT` characters."""
+    """Return the end of the text or, without a text, of the value as JSON, with at most `_TEXT` characters."""
     for place in (_VALUE, (*_VALUE, "text")):
         if length := view.text_length(place):
             node, start = view.node(place), max(0, length - _TEXT)

@@ -19,11 +19,11 @@ INTERVAL: Final = 0.1
 
 _ERASE, _SAVE, _RESTORE = "\x1b[J", "\x1b7", "\x1b8"
 _DOWN: Final = "\x1bD"
-"""Control that moves the cursor down in its column, and scrolls in the last line. A line feed would also move it to the
-first column."""
+"""Escape sequence that moves the cursor down in its column, and scrolls in the last line. A line feed would also move
+it to the first column."""
 _TAB: Final = 8
 _ESCAPE_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-"""Escape sequence of a color, or one that begins or ends a link. It takes no cells."""
+"""Escape sequence that sets a color, or begins or ends a link. It occupies no cells on the terminal."""
 
 
 class StatusArea:
@@ -32,7 +32,7 @@ class StatusArea:
 
     Args:
         console: Console of the terminal.
-        lines: Function that returns the status lines for a width in cells. It is called by a thread of this object, too.
+        lines: Function that returns the status lines for a width in cells. A thread of this object also calls it.
         interval: Time between two drawings of the status, in seconds.
     """
 
@@ -50,9 +50,9 @@ class StatusArea:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._draw_regularly, name="tidewire-status", daemon=True)
         self._drawing = ""
-        """What draws the current status, or an empty string."""
+        """Output that draws the current status, or an empty string."""
         self._drawn: tuple[ConsoleDimensions, str] | None = None
-        """Size of the terminal at the last drawing, and this drawing."""
+        """Size of the terminal at the last drawing, and the output of this drawing."""
         self._cells = 0
         """Number of cells between the last line break and the cursor, in as many lines of the terminal as they need."""
         self._broken = False
@@ -107,7 +107,7 @@ class StatusArea:
             self._put(self._drawing)
 
     def _advance(self, text: str) -> str:
-        """Count the cells of a text. If it fills its line, return what moves the cursor to the next line.
+        """Count the cells of a text. If it fills its line, return the characters that move the cursor to the next line.
 
         Otherwise the cursor would stay on the last character, and erasing from the cursor would erase this character.
         """
@@ -141,7 +141,7 @@ class StatusArea:
         return "\r\n".join([f"{room}{_SAVE}", *drawn]) + _RESTORE
 
     def _draw_regularly(self) -> None:
-        # If the terminal is gone, the thread that reads the job notices it as well.
+        # Ignore this error. If the terminal is gone, the thread that reads the job gets an error, too.
         with suppress(OSError):
             while not self._ended.wait(self._interval):
                 self.redraw()

@@ -116,7 +116,7 @@ class SchemaError(ValueError):
 
 
 def checked(schema: Any, what: str) -> Any:
-    """Return a copy of a schema that contains only the keywords that the code generator may see.
+    """Check a schema, and return a copy without the keywords that the code generator does not need.
 
     Args:
         schema: A whole JSON Schema.

@@ -1,8 +1,8 @@
 """Checks the syntax tree of the models that the code generator has written, before they are used.
 
-The check knows the few kinds of code that the generator writes for the schemas of `check_schema_keywords`. It rejects all other
-code, so that no text of a server can run as code when the generated module is imported, even if the code generator has a
-bug. Annotations are code as well, because pydantic evaluates them.
+The check allows only the few kinds of code that the generator writes for schemas that passed `check_schema_keywords`.
+It rejects all other code, so that no text of a server can run as code when the generated module is imported, even if
+the code generator has a bug. Annotations are code as well, because pydantic evaluates them.
 """
 
 import ast
@@ -98,10 +98,10 @@ class _CodeChecker:
         self.defined: set[str] = set()
         self._importable = importable
         self._imported: dict[str, str] = {}
-        """Imported names, with their full names."""
+        """Imported name → its full name, with the module."""
         self._types: list[tuple[ast.expr, frozenset[str]]] = []
-        """Types, each with the members of its class that hide other names. The types are checked at the end, because a
-        type may refer to a class that is defined later."""
+        """Type annotations, each with the names that members of its class hide. They are checked at the end, because an
+        annotation may refer to a class that is defined later."""
 
     def statement(self, node: ast.stmt) -> None:
         match node:

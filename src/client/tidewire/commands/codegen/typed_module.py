@@ -142,8 +142,8 @@ def _camel(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return the name of the class for a nested schema. The generator itself knows only the names that it imports, so it
-    would let a member called `client` replace the imported `Client`.
+    """Return the class name for a nested schema. The generator itself would name the class of a member `client`
+    `Client`, which would replace the `Client` that the generated module imports.
     """
     camel = _camel(name)
     return f"{camel}Model" if camel in _RESERVED else camel
@@ -216,7 +216,7 @@ def _moved(schema: Any, root: str, known: dict[str, str]) -> Any:
 
 
 def _with_required_tags(schema: Any) -> Any:
-    """Return a copy of an input schema in which each member with a single value and this default, such as the tag of a
+    """Return a copy of an input schema in which each member whose default is its only valid value, such as the tag of a
     union, is required. The client does not send defaults, and without the tag a server would choose another branch.
     """
     if not isinstance(schema, dict):
@@ -233,8 +233,8 @@ def _with_required_tags(schema: Any) -> Any:
 
 
 def _without_format(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose values are plain texts. The generator writes a default as a text, which is not a valid default of a
-    member of another type, such as `timedelta` or `Path`.
+    """Return a schema without its `format`, so that its values are plain texts. The generator writes defaults as texts,
+    which are not valid for the types of some formats, such as `timedelta` or `Path`.
     """
     plain = {key: value for key, value in schema.items() if key != "format"}
     for key in ("anyOf", "oneOf"):
@@ -246,7 +246,7 @@ def _without_format(schema: dict[str, Any]) -> dict[str, Any]:
 def _is_base64(schema: dict[str, Any]) -> bool:
     """Return whether a schema describes bytes, as the server describes `Binary`.
 
-    A default, or one of several values, is a text in the schema, so such a schema stays a text.
+    A schema with a default or with a list of values stays a text, because these values are texts in the schema.
     """
     is_base64 = "base64" in (schema.get("format"), schema.get("contentEncoding"))
     return schema.get("type") == "string" and is_base64 and not {"const", "default", "enum"} & schema.keys()
@@ -264,7 +264,7 @@ def _models(document: dict[str, Any], header: str, imports: list[str]) -> str:
     from datamodel_code_generator.enums import DataModelType  # noqa: PLC0415
 
     try:
-        # Its warnings repeat the server's text.
+        # Ignore the generator's warnings, because they contain untrusted text from the server.
         with warnings.catch_warnings(action="ignore"):
             text = generator.generate(
                 json.dumps(document),
@@ -302,7 +302,7 @@ def _with_tuples(text: str) -> str:
         if isinstance(each, ast.AnnAssign)
         if each.value is not None and (tuple_ := _as_tuple(each.value, each.annotation)) is not each.value
     ]
-    # From the last to the first, so that the positions before a replaced default stay valid.
+    # Replace the last default first, so that the positions of the others stay valid.
     for old, new in sorted(defaults, key=lambda pair: pair[0].lineno, reverse=True):
         start = starts[old.lineno - 1] + old.col_offset
         end = starts[(old.end_lineno or old.lineno) - 1] + (old.end_col_offset or 0)
