@@ -129,7 +129,8 @@ class Answer:
         return self
 
     def returns(self, value: Any) -> Self:
-        """Set the whole value in one event. A text is also the text of the updates, as on a real server.
+        """Set the whole value in one event. If the value is a text, the updates contain it as their text, as on a real
+        server.
 
         Raises:
             TypeError: The value cannot be converted to JSON.
@@ -167,8 +168,8 @@ class Answer:
         """Fail the item.
 
         Args:
-            code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`, or a code of the
-                endpoint's own, such as `item_refused.empty`, which contains a dot or is a URI.
+            code: Problem code, such as `internal`, `item_refused`, `deadline_exceeded` or `worker_lost`, or a custom
+                code, which contains a dot or is a URI, such as `item_refused.empty`.
             detail: Human-readable explanation.
             members: Additional members of the problem.
 

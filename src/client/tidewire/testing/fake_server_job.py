@@ -83,7 +83,7 @@ class FakeJob:
         self._document = Document(self._initial_state("queued"), self._columns)
         self._cursor = Cursor(1, 0)
         self._lock = threading.Lock()
-        # Events without an id are bytes.
+        # Elements are logged events, encoded events without an id, and faults.
         self._script: list[Logged | bytes | ConnectionFault] = []
         self._entries = self._run()
         self._advance()
