@@ -2,13 +2,17 @@
 
 A separate callback, timer or task for each job would cost more than writing the job's event.
 
-A *round* commits all jobs that are due. When the server is overloaded and rounds take long, the server waits longer
-between two events of one stream. More appends are then merged into one event, so that all jobs together cost less:
+A *round* commits all jobs that are due. Its delay is the time from its request to its end, which includes the time in which
+the event loop runs other callbacks. When the server is overloaded, this delay grows, and the server waits longer between two
+events of one stream. More appends are then merged into one event, so that all jobs together cost less:
 
-  duration of a round           | time between two events of one stream
+  delay of a round              | time between two events of one stream
   ------------------------------+-------------------------------------------------------
-  less than half the window     | the window
-  more than half the window     | twice the recent duration of a round, at most `WIDEST`
+  less than 1/4 of the window   | the window
+  more than 1/4 of the window   | four times the recent delay of a round, at most `WIDEST`
+
+An overloaded event loop calls each function about once in each iteration. With a factor of two, every second append would
+still be an event of its own, and a server with 900 streams would fall behind more and more (bench/streams.py).
 """
 
 import asyncio
@@ -27,8 +31,11 @@ _TIMER_TOLERANCE: Final = 0.0005
 rounding errors, a timer can fire in a step that is before its time by less than a nanosecond. Without the tolerance, the
 timer would then be set again in each iteration of the event loop until the next step."""
 
+_DELAYS_BETWEEN_EVENTS: Final = 4
+"""Factor by which the time between two events of one stream is longer than the delay of a round."""
+
 _FADES: Final = 8
-"""Number of rounds over which the moving average of the duration of a round decays."""
+"""Number of rounds over which the moving average of the delay of a round decays."""
 
 
 class Writer(Protocol):
@@ -68,7 +75,7 @@ class GroupCommit:
             logged: Function that is called after each group of commits, with the total numbers of events and bytes that
                 were written.
             window: Shortest time between two events of one stream, in seconds. With 0, every append is committed at once.
-            clock: Clock that measures the duration of rounds, in seconds.
+            clock: Clock that measures the delay of rounds, in seconds.
         """
         self.logged = logged
         self.spacing = window
@@ -76,7 +83,9 @@ class GroupCommit:
         the window is 0."""
         self._window = window
         self._clock = clock
-        self._took = 0.0
+        self._delay = 0.0
+        self._asked_at = 0.0
+        """Time of the first call of `soon` for the next round, by `clock`."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._due: list[Writer] = []
@@ -95,6 +104,7 @@ class GroupCommit:
             self._loop.call_soon_threadsafe(self.soon, writer)
             return
         if not self._due:
+            self._asked_at = self._clock()
             self._loop.call_soon(self._commit)
         self._due.append(writer)
 
@@ -102,6 +112,7 @@ class GroupCommit:
         """Commit the jobs that are due now. This is the callback of `soon` and of the timer."""
         due, self._due = self._due, []
         now = self._loop.time()
+        late = max(0.0, now - self._fires_at)
         ready, latest = [], now - self.spacing
         for writer in due:
             if writer.committed_at <= latest or writer.urgent:
@@ -110,7 +121,7 @@ class GroupCommit:
                 self._wait(writer, writer.committed_at + self.spacing)
         if self._fires_at <= now + _TIMER_TOLERANCE:
             self._take_waiting(ready, now)
-        began = self._clock()
+        began = self._asked_at if due else self._clock()
         events = size = 0
         for writer in ready:
             try:
@@ -122,10 +133,10 @@ class GroupCommit:
             size += bytes_of_this
         if events:
             self.logged(events, size)
-        took = self._clock() - began
-        self._took = max(took, self._took + (took - self._took) / _FADES)
+        delay = max(self._clock() - began, late)
+        self._delay = max(delay, self._delay + (delay - self._delay) / _FADES)
         if self._window:
-            self.spacing = max(self._window, min(2 * self._took, WIDEST))
+            self.spacing = max(self._window, min(_DELAYS_BETWEEN_EVENTS * self._delay, WIDEST))
 
     def _wait(self, writer: Writer, due: float) -> None:
         writer.waits_until = due
