@@ -1,7 +1,7 @@
-"""Responses, as objects and as events of a stream (`ResponseWriter`). The numbers of the events do not depend on the connection.
+"""Responses, as objects and as events of a stream (`ResponseWriter`).
 
-The `sequence_number` of an event is computed from its position in the text, so that a resume needs only the state of the job.
-Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
+The `sequence_number` of an event is computed from its position in the text, so that a stream can be resumed with only the
+state of the job. Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
 
 event                                | number
 -------------------------------------+--------------------------------------------------------------------------------
@@ -45,8 +45,8 @@ class ResponseWriter:
         background: bool | None = None,
         after: int = -1,
     ) -> None:
-        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if it is not
-        known any more. Only events whose number is above `after` are written.
+        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if the value
+        in the request is no longer known. Only events whose number is above `after` are written.
         """
         self._record = record
         self._model = model
