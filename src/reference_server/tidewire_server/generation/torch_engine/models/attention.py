@@ -85,7 +85,7 @@ class PrefillChunk:
 class Step:
     """Attention context of a forward pass over decoding slots and prompt chunks.
 
-    What is equal in all layers is computed here: the rows to write, the masks, and the views of the cache.
+    The constructor computes everything that is equal in all layers: the rows to write, the masks and the views of the cache.
 
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
@@ -123,13 +123,13 @@ class Step:
 
 
 class StaticDecode:
-    """Attention context of a forward pass that decodes one token in each of the first slots, with shapes that do not depend on
-    the lengths of the texts, so that the pass can be captured as a CUDA graph.
+    """Attention context of a forward pass that decodes one token in each of the first slots. Its shapes do not depend on the
+    lengths of the texts, so that the pass can be captured as a CUDA graph.
 
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
-        rows: Row of the cache for each slot's current token, [B], int64; see `KVCache.row`. The scratch position for a slot
-            that does not decode.
+        rows: Row of the cache for each slot's current token, [B], int64; see `KVCache.row`. For a slot that does not
+            decode, the row of the scratch position.
         ends: Position of the current token of each slot, [B], int64. Any position for a slot that does not decode.
         length: Number of positions to read in each slot, greater than all positions.
     """
