@@ -98,7 +98,7 @@ class EngineLostError(EngineError):
 
 
 class ContinuationError(EngineError):
-    """The engine cannot continue a text, because the logged tokens do not belong to its model."""
+    """The engine cannot continue a text, because its model cannot have generated the logged tokens."""
 
 
 class TokenUsage(NamedTuple):
@@ -185,8 +185,7 @@ class Delta:
     """Number of rows of earlier blocks that are removed, from the end, before `rows` are appended. Only a beam search
     retracts rows."""
     stable: int | None = None
-    """Number of rows at the beginning of the generation that later blocks do not retract. None if no rows are ever
-    retracted."""
+    """Number of rows at the beginning of the generation that no later block retracts. None if rows are never retracted."""
     usage: TokenUsage | None = None
     """Token counts so far, if `EngineCapabilities.counts_rows` is false and the engine knows them."""
     mark: tuple[TokenUsage, int] | None = None
@@ -281,7 +280,7 @@ class Engine(Protocol):
 
         Raises:
             InputError: The engine cannot serve the request; see `check`.
-            ContinuationError: The logged tokens do not belong to the engine's model.
+            ContinuationError: The engine's model cannot have generated the logged tokens.
             InputTooExpensiveError: The input needs too much work, for example to match its JSON Schema.
             EngineBusyError: No engine is free. The endpoint calls the method again later.
             EngineError: The engine failed, is full, or is closed.

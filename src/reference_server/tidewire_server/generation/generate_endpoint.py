@@ -45,7 +45,7 @@ from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
 
 PROGRESS_PARTS = 10
-"""Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""
+"""Maximum number of progress events per generation. Few are enough, because readers also see the text grow."""
 
 MARK_INTERVAL = 0.5
 """Minimum time between two writes of the token counts to a value, in seconds; see `_UsageMarks`."""
@@ -113,8 +113,8 @@ def add_engine(
             because a new attempt continues after the logged ids.
         share_prefixes: See `add_generate`.
         start: Coroutine function that the server calls when it starts, before any job runs.
-        unavailable: Function that returns why the engine takes no new jobs at the moment, or None. While it returns a
-            reason, the server rejects new jobs with 503 and is not ready.
+        unavailable: Function that returns None, or the reason why the engine takes no new jobs at the moment. While there
+            is a reason, the server rejects new jobs with 503 and is not ready.
 
     Returns:
         Function that updates the description of the endpoint after the capabilities of the engine have changed.
@@ -358,8 +358,8 @@ class _UsageMarks:
     """Writes token counts to the value if rows are not tokens, so that a new attempt can continue.
 
     A *mark* has token counts and the length of the text that they cover. While text is held back, the two do not match, so
-    there is no mark. It is larger than most blocks, so it is not written with each of them. A new attempt generates the
-    text after the last mark again, and compares it.
+    there is no mark. A mark is larger than most blocks, so it is not written after each block. A new attempt generates
+    the text after the last mark again, and compares it with the logged text.
     """
 
     def __init__(self, stream: Stream[Any], text: str) -> None:

@@ -125,8 +125,8 @@ class Generate(BaseModel):
         ge=0,
         le=2**53 - 1,
         description="Seed for sampling. In float32, the same seed gives the same tokens, even if other requests run in the "
-        "same batch, except in rare cases: each token has a random number, and two tokens whose probabilities and numbers make "
-        "them equal up to rounding error can be exchanged. The default is a random seed.",
+        "same batch. In rare cases, rounding errors exchange two tokens whose random numbers and probabilities are nearly "
+        "equally good. The default is a random seed.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list,
@@ -339,8 +339,8 @@ FINISH_DESCRIPTION = (
 )
 REASONING_DESCRIPTION = "Text that the model generated before its answer, if the engine separates the two."
 USAGE_DESCRIPTION = (
-    "Numbers of tokens that the engine has reported: `prompt_tokens` and `completion_tokens`. While the text grows, they apply to "
-    "its first `characters` code points. Absent if the engine reports none."
+    "Token counts that the engine reports: `prompt_tokens` and `completion_tokens`. While the text grows, they cover its first "
+    "`characters` code points. Absent if the engine reports none."
 )
 
 Generated = served_value(Generate.model_fields, counts_rows=False)

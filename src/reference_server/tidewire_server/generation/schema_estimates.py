@@ -55,7 +55,7 @@ def resolve_references(root: Mapping[str, Any], nodes: Sequence[tuple[Path, Any]
 
 def _target(root: Mapping[str, Any], reference: str, path: Path) -> Any:
     try:
-        # Libraries differ in the order of percent-decoding and splitting.
+        # Refuse `%`, because libraries differ in the order of percent-decoding and splitting at `/`.
         if not reference.startswith("#") or "%" in reference:
             raise PointerError("a reference to another document")
         found: Any = root

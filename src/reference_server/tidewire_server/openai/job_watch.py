@@ -49,7 +49,7 @@ class JobWatch:
             yield
         finally:
             shutdown.stream_closed(self)
-            # A shutdown need not wait for this job to be read again, because the clients of OpenAI do not do so.
+            # A shutdown need not wait until this job is read again, because the clients of OpenAI do not read it again.
             shutdown.expected.answered(self.record.id)
             unwatch()
             detach(0.0)

@@ -1,10 +1,10 @@
 """Routes and handlers of the OpenAI surface.
 
 GET   /openai/v1/models                       the model of `generate`, by each of its names
-GET   /openai/v1/models/{name}                one of them
+GET   /openai/v1/models/{name}                the model by one name
 POST  /openai/v1/completions                  generate text for prompts
 POST  /openai/v1/chat/completions             generate the next message of a conversation
-POST  /openai/v1/responses                    the same as a response, which can be retrieved and resumed
+POST  /openai/v1/responses                    generate the next message as a response, which can be retrieved and resumed
 GET   /openai/v1/responses/{id}               the response, or its stream (`stream=true&starting_after=N`)
 POST  /openai/v1/responses/{id}/cancel        cancel the response
 

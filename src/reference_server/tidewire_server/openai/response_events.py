@@ -151,7 +151,7 @@ class ResponseWriter:
         )
 
     def _without_received(self, change: TextChange) -> TextChange:
-        """Return the first change without the text that the client has received before. See `change`."""
+        """Return the first change of a resumed stream without the text that the client already has. See `change`."""
         received, crc_bits, length = self.after >> CRC_BITS, self.after & _MASK, len(change.text)
         if (
             change.item is not None and received == length + 1

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens in the shapes of OpenAI's API, from the columns of a generation."""
+"""Conversion of the columns of a generation to log-probabilities in the form of OpenAI's API."""
 
 import base64
 import codecs

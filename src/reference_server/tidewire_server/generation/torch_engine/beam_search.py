@@ -55,7 +55,7 @@ class GrowingText(Protocol):
         ...
 
     def fork(self) -> Self:
-        """Return a copy, so that two texts continue this one."""
+        """Return an independent copy, with which another text continues from here."""
         ...
 
 

@@ -85,7 +85,7 @@ class OutputText:
         )
 
     def fork(self) -> OutputText:
-        """Return a copy, so that two texts continue this one."""
+        """Return an independent copy, with which another text continues from here."""
         fork = copy(self)
         fork._stream = self._stream.fork()
         return fork

@@ -68,7 +68,7 @@ class _Token(msgspec.Struct):
 
 
 class _Logprobs(msgspec.Struct):
-    """Log-probabilities in the form of chat completions (`content`), or in that of completions (the other members)."""
+    """Log-probabilities in the form of chat completions (`content`), or in the form of completions (the other members)."""
 
     content: list[_Token] | None = None
     tokens: list[str] = []
@@ -261,7 +261,7 @@ class AnswerReader:
         return tokens[first:]
 
     def _check_rows(self, *, spare: bool) -> None:
-        """Check that all tokens that the engine has counted had log-probabilities. An end-of-text token may have none."""
+        """Check that the engine has sent log-probabilities for all tokens that it counts, except for an end-of-text token."""
         missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows
         if len(self._columns) > 1 and missing > spare and not self._stops.stopped:
             raise EngineError(

@@ -224,7 +224,7 @@ class UpstreamEngine:
                     yield reader.feed(data)
                     if reader.done or reader.finish_reason is not None:
                         break
-                # A break or a fault after the finish reason loses at most the numbers of tokens.
+                # Ignore a failure after the finish reason, which loses at most the token counts.
                 with suppress(TimeoutError, EngineError):
                     async with asyncio.timeout(USAGE_SECONDS):
                         while not reader.done and (data := await anext(stream, b"")):

@@ -59,7 +59,7 @@ class UrlState:
 
     url: str
     usable: bool = False
-    """Whether the URL has answered, and was not rejected since."""
+    """Whether the URL has answered, without the event `rejected` since."""
     trouble: str = "has not answered yet"
     """Why the URL takes no requests, or empty."""
     until: float = 0.0
@@ -103,7 +103,7 @@ class UrlPool:
 
     @property
     def unavailable(self) -> str | None:
-        """Reason why no URL can be used yet, or None if one can. Callers read it, so it does not contain the URLs."""
+        """Reason why no URL can be used yet, or None if one can. Clients see it, so it does not contain the URLs."""
         if any(each.usable for each in self._states):
             return None
         return "; ".join(f"engine {number} {each.trouble}" for number, each in enumerate(self._states, 1))

@@ -147,10 +147,10 @@ class StaticDecode:
 
 
 def _decode_of_texts(cache: KVCache, positions: list[int | None]) -> _Decode:
-    """Return the attention for one token of each slot, which reads as far as the longest text.
+    """Return the attention for one token of each slot. In each slot, it reads as many positions as the longest text has.
 
-    The output of a slot that does not decode is not used. It also reads as far as the longest text, so that no mask is
-    necessary if all texts are equally long.
+    This includes slots that do not decode, whose output is not used. Therefore no mask is necessary if all texts are
+    equally long.
     """
     running = [position for position in positions if position is not None]
     longest = max(running)
@@ -215,8 +215,8 @@ class _Chunk:
 class _Masks:
     """Attention masks of one group of requests in a step, one mask for each window length in the model's layers.
 
-    A mask is added to the dot products: it is -inf at hidden positions and 0 elsewhere. Masks of booleans are not used,
-    because `scaled_dot_product_attention` would convert them again in each layer.
+    A mask is added to the dot products: it is -inf at hidden positions and 0 elsewhere. It has no booleans, because
+    `scaled_dot_product_attention` would convert them in each layer.
 
     Args:
         ends: Position of each query, in a shape that broadcasts with the keys on the last axis.

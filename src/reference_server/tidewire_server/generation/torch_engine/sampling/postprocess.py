@@ -71,7 +71,7 @@ class SampledTokens:
             self.tensors.extend(score_columns(distributions, tokens, self._scorings))
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Sampled]:
-        """Convert the copies of `tensors`."""
+        """Convert the host's copies of `tensors` to the sampled tokens of the requests."""
         chosen, valid, *columns = arrays
         values: list[Values] = [{}] * len(chosen)
         for i, found in zip(self._rows, values_of(columns, self._scorings), strict=True):
@@ -102,7 +102,7 @@ class PromptScores:
             self.tensors = score_columns(logits, to_device(self._ids, logits.device), self._scorings)
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Values] | None:
-        """Convert the copies of `tensors` to the columns of each prompt token, as JSON. None if the logits are invalid (NaN)."""
+        """Convert the host's copies of `tensors` to the columns of each prompt token, as JSON. None if logits are NaN."""
         if self._ids and np.isnan(arrays[0][:, 0]).any():
             return None
         rest = values_of(arrays, self._scorings)
