@@ -30,7 +30,7 @@ CRC_BITS: Final = 11
 _MASK: Final = (1 << CRC_BITS) - 1
 
 _STATUSES: Final = {"running": "in_progress", "succeeded": "completed"}
-"""Status of a response by the status of its job, if they differ."""
+"""Status of a job → status of its response, if they differ."""
 
 
 class ResponseWriter:

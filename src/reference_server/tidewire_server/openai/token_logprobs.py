@@ -35,7 +35,7 @@ class TokenBytes:
         self._special = frozenset(body["special"])
 
     def adds_text(self, token_id: int) -> bool:
-        """Return whether a token is not special, such as the token that ends a text."""
+        """Return whether a token adds text. Special tokens, such as the token that ends a text, add none."""
         return token_id not in self._special
 
     def bytes_of(self, token_id: int) -> bytes:

@@ -77,7 +77,7 @@ class Token:
 
 
 class Hypothesis(NamedTuple):
-    """One text of the search."""
+    """One of the texts among which the search chooses."""
 
     score: float
     """Sum of the log-probabilities. For an ended hypothesis, it is divided by length ** `length_penalty`."""

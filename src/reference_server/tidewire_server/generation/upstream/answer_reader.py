@@ -307,7 +307,7 @@ class AnswerReader:
         return min(0.0, round(value, self._request.logprob_decimals)) + 0.0
 
     def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
-        """Return the requested number of alternatives in the order of the specification."""
+        """Return the requested number of alternatives, ordered as the specification requires."""
         wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
         known = {self._known(_id_of(each)): _bounded(each.logprob) for each in token.top_logprobs}
         if len(known) < max(wanted, len(token.top_logprobs)):

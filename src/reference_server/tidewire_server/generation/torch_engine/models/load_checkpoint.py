@@ -81,7 +81,7 @@ class Checkpoint:
     kv_heads: int
     head_size: int
     weight_bytes: int
-    """Size of the weights, without copies in another layout."""
+    """Size of the weights in bytes, without copies in another layout."""
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:

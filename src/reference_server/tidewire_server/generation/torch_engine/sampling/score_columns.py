@@ -31,7 +31,7 @@ class Scoring:
     top: int = 0
     """Number of most probable tokens to return for each generated token."""
     max_top: int = 20
-    """Maximum number of tokens that are returned with the ties `all`."""
+    """Maximum number of tokens that are returned if the input member `ties` is `all`."""
     ranks: bool = False
     ties: Literal["cut", "count", "all"] = "cut"
     mode: Literal["raw", "processed"] = "raw"
