@@ -43,26 +43,27 @@ def add_generate(
         threads: Number of CPU threads for torch. None keeps torch's default.
         slots: Maximum number of requests that run at the same time.
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum, or
-            less if a cache of 4 GiB is too small for it.
+            less if a cache of 4 GiB is too small for that.
         max_top: Maximum value of `top_logprobs`.
         max_num_beams: Maximum value of `num_beams`. A beam search needs one slot for each beam, so values above `slots` have
             no effect. 1 disables beam search. Otherwise the endpoint has the capability `rollback`.
         max_schema_bytes: Maximum size of the member `json_schema` as compact JSON. Its other limits are fixed
             (`tidewire_server.generation.schema_limits.SchemaLimits`).
-        max_mask_share: Maximum share of the time of its steps that the masks of one request with a `json_schema` may take.
-            Otherwise the request fails. Only steps that it shares with other requests count. 1 for no limit.
+        max_mask_share: Limit for requests with a `json_schema`, for which each step computes a mask of the allowed tokens.
+            A request fails if its masks take a larger share of the time of the steps that it shares with other
+            requests. 1 for no limit.
         on_restart: Treatment of unfinished generations after a restart of the server, unless the log is in memory. With
-            "continue", they continue after the logged tokens, and no text is retracted; in float32 and with a seed or a
-            temperature of 0, the text is the same as without a restart. So that they can continue, each event and each
-            value contains the ids of its tokens, also for readers who did not ask for them. A beam search, and a text
-            that another model has generated, run again from the start. With "rerun", all of them run again from the
-            start. With "fail", they fail with `worker_lost`. With "auto", they continue unless the log is in memory. A log in
-            memory does not survive a restart, so "auto" then adds no ids.
-        share_prefixes: Whether the engine reuses the keys and values of a prompt for the prompts of all callers that begin
-            with the same tokens. By default, only the prompts of the same principal share them, and without tokens those
-            of the same client address, because the time until the first token shows whether a prompt was processed
-            before. Use it only if all callers may know each other's prompts.
-        profile: Folder to which profiles of some steps are written. None profiles nothing.
+            "continue", they continue after the logged tokens, and no text is retracted. In float32, with a seed or a
+            temperature of 0, the text is the same as without a restart. Each event and each value then contains token
+            ids, also for readers who did not ask for them. A beam search, and a text that another model has generated,
+            run again from the start. With "rerun", all generations run again from the start. With "fail", they fail
+            with `worker_lost`. With "auto", they continue unless the log is in memory. Such a log does not survive a
+            restart, so "auto" then adds no ids.
+        share_prefixes: Whether prompts of different callers that begin with the same tokens share cached keys and values.
+            By default, only prompts of the same principal do, or of the same client address if the server has no access
+            tokens. The time until the first token shows whether a prompt was processed before, so share prefixes only
+            if all callers may know each other's prompts.
+        profile: Folder for trace files of a few engine steps. None disables profiling.
 
     Raises:
         LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).

@@ -27,7 +27,7 @@ _TOTALS: Final[Mapping[str, tuple[type, str]]] = {
     "required": (list, "max_properties"),
     "patternProperties": (dict, "max_pattern_properties"),
 }
-"""Keywords whose lengths are added up, with the type of their value."""
+"""Keyword → type of its value, and the limit for the total length of all such values in the schema."""
 
 
 def check_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
@@ -39,13 +39,13 @@ def check_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
         SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
     """
     text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-    # The other checks take time that grows with the size, and recurse as deep as the schema.
+    # Check the size first: the other checks take time in proportion to it, and recurse as deep as the schema.
     counts.compare("max_schema_bytes", len(text.encode("utf-8", "surrogatepass")), ())
     nodes = list(values_in(schema))
     for path, node in nodes:
         if isinstance(node, dict | list):
             counts.compare("max_depth", len(path) + 1, path)
-    # The library reads its own options from this member, among them a pattern for whitespace.
+    # llguidance reads options from this member, such as a pattern for whitespace. A client must not set them.
     if "x-guidance" in schema:
         raise SchemaLimitError("must not have this member", ("x-guidance",))
     for path, node in nodes:
@@ -101,7 +101,7 @@ def _check_number(name: str, value: float, path: Path, counts: LimitCounts) -> N
 
 
 def _digits(number: float) -> int:
-    """Return the number of digits of a number, written without an exponent. The library writes numbers in this way."""
+    """Return the number of digits of a number in the form that llguidance writes, without an exponent."""
     decimal = Decimal(repr(number))
     exponent = decimal.as_tuple().exponent
     return max(decimal.adjusted() + 1, 1) + max(-exponent, 0) if isinstance(exponent, int) else 0

@@ -1,7 +1,10 @@
 """Interface between the `generate` endpoint and an inference engine (`Engine`).
 
 If a request has an input member that the engine does not support, the engine rejects the request before it is queued. An
-engine never ignores an input member. It computes only the output lists (columns) that the request asks for.
+engine never ignores an input member.
+
+A *column* is a list in the value of a generation with one element per token, such as `token_ids`. A *row* has the
+elements of one token in all columns. An engine computes only the columns that the request asks for.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ FinishReason = Literal["stop", "length"]
 CORE_MEMBERS = frozenset(
     {"prompt", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "echo", "logprob_decimals"}
 )
-"""Input members that engines support in general. `EngineCapabilities` has further and missing members of one engine."""
+"""Input members that an engine supports, except for those in `EngineCapabilities.without`."""
 
 NO_CHAT_TEMPLATE = (
     "messages require a model with a chat template, and this model has none; use `prompt`, or serve a copy of the "
@@ -83,23 +86,23 @@ class EngineClosedError(EngineError):
 
 
 class EngineUnavailableError(EngineError):
-    """The engine cannot process requests now, for example because the server in front of which it is cannot be reached."""
+    """The engine cannot process requests now, for example because the server that runs the model cannot be reached."""
 
 
 class EngineBusyError(EngineError):
-    """No engine processes the request now. The item returns to the queue, and the next attempt continues after its value."""
+    """No engine can take the request now. The item returns to the queue, and its next attempt continues after its text."""
 
 
 class EngineLostError(EngineError):
-    """The engine lost a request several times, so it does not try it again."""
+    """The answers to several attempts of a request broke off, so the engine makes no further attempt."""
 
 
 class ContinuationError(EngineError):
-    """The engine cannot continue a text, because the logged tokens do not belong to its model."""
+    """The engine cannot continue a text, because its model cannot have generated the logged tokens."""
 
 
 class TokenUsage(NamedTuple):
-    """Numbers of tokens that a model has read and generated for one request."""
+    """Token counts of one request: tokens that the model has read and generated."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -119,9 +122,9 @@ class LoggedTokens:
     reasoning: str = ""
     """Text of the value's member `reasoning`."""
     usage: TokenUsage | None = None
-    """Numbers of tokens that the engine had reported, or None if they are not known."""
+    """Token counts that the engine had reported, or None if they are not known."""
     counted: int = 0
-    """Number of code points at the beginning of `text` to which `usage` applies."""
+    """Length of the beginning of `text` that `usage` covers, in code points."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +150,8 @@ class EngineCapabilities:
     without: frozenset[str] = frozenset()
     """Members of `CORE_MEMBERS` that this engine does not support."""
     counts_rows: bool = True
-    """Whether each row is one token. If not, only `Delta.usage` has numbers of tokens, the logged text is enough to
-    continue, and the engine can replace text that it has generated."""
+    """Whether each row is one token. If not, token counts are only in `Delta.usage`. The engine then needs no token ids
+    to continue, and may replace text that it has generated."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
@@ -166,12 +169,12 @@ class EngineCapabilities:
 
 @dataclass
 class Delta:
-    """A block of generated tokens, or of the prompt's tokens."""
+    """A block of consecutive tokens that an engine reports at once: generated tokens, or tokens of the prompt."""
 
     rows: list[Sequence[Any]] = field(default_factory=list)
     """One row per generated token, with the elements of `Generate.columns`. The first element is the text that the token
     adds: an empty string if a character is still incomplete, or if the text may be the beginning of a stop string.
-    The other elements are either values or, in all rows, the JSON of these values as orjson writes it (`bytes`).
+    The other elements are values in all rows, or in all rows JSON as orjson writes it (`bytes`).
     Log-probabilities are in nats, rounded, and None for a probability of 0."""
     prompt_rows: list[Sequence[Any]] = field(default_factory=list)
     """One row per token of the prompt, with the elements of `Generate.prompt_columns`: values, or their JSON."""
@@ -182,13 +185,12 @@ class Delta:
     """Number of rows of earlier blocks that are removed, from the end, before `rows` are appended. Only a beam search
     retracts rows."""
     stable: int | None = None
-    """Number of rows at the beginning of the generation that later blocks do not retract. None if no rows are ever
-    retracted."""
+    """Number of rows at the beginning of the generation that no later block retracts. None if rows are never retracted."""
     usage: TokenUsage | None = None
-    """Numbers of tokens so far, if `EngineCapabilities.counts_rows` is false and the engine knows them."""
+    """Token counts so far, if `EngineCapabilities.counts_rows` is false and the engine knows them."""
     mark: tuple[TokenUsage, int] | None = None
-    """Numbers of tokens to which all text belongs that was shown then, with none held back, and the number of code points that this
-    block has shown since. None if there was no such moment in this block."""
+    """The last place in this block where no text was held back, so that a new attempt can continue there: the token
+    counts at this place, and the number of code points of this block that follow it. None if there is no such place."""
     text_after: str = ""
     """Text that follows the text of the rows, and does not belong to a row."""
     reasoning: str = ""
@@ -245,8 +247,8 @@ class Engine(Protocol):
 
     @property
     def caps(self) -> EngineCapabilities:
-        """The engine's capabilities. If an engine learns them later than `add_engine` is called, it calls the function that
-        `add_engine` returns.
+        """The engine's capabilities. If they change after `add_engine` was called, the engine calls the function that
+        `add_engine` returned.
         """
         ...
 
@@ -278,9 +280,9 @@ class Engine(Protocol):
 
         Raises:
             InputError: The engine cannot serve the request; see `check`.
-            ContinuationError: The logged tokens do not belong to the engine's model.
+            ContinuationError: The engine's model cannot have generated the logged tokens.
             InputTooExpensiveError: The input needs too much work, for example to match its JSON Schema.
-            EngineBusyError: The endpoint calls the method again later.
+            EngineBusyError: No engine is free. The endpoint calls the method again later.
             EngineError: The engine failed, is full, or is closed.
         """
         ...

@@ -45,10 +45,10 @@ from tidewire_server.server import Server
 from tidewire_server.user_paths import MEMORY
 
 PROGRESS_PARTS = 10
-"""Maximum number of progress events per generation. Few are enough, because the growing text also shows the progress."""
+"""Maximum number of progress events per generation. Few are enough, because readers also see the text grow."""
 
 MARK_INTERVAL = 0.5
-"""Minimum number of seconds between two marks of the numbers of tokens in a value."""
+"""Minimum time between two writes of the token counts to a value, in seconds; see `_UsageMarks`."""
 
 EXAMPLES: list[dict[str, Any]] = [
     {},
@@ -109,12 +109,12 @@ def add_engine(
     Args:
         server: The server.
         engine: The engine, which the server closes.
-        on_restart: See `add_generate`. With "continue", each value of an engine whose rows are tokens has the column
-            `token_ids`, because a new attempt continues after the logged tokens.
+        on_restart: See `add_generate`. With "continue", and if each row is one token, values have the column `token_ids`,
+            because a new attempt continues after the logged ids.
         share_prefixes: See `add_generate`.
         start: Coroutine function that the server calls when it starts, before any job runs.
-        unavailable: Function that returns why the engine takes no new jobs at the moment, or None. While it returns a
-            reason, the server rejects new jobs with 503 and is not ready.
+        unavailable: Function that returns None, or the reason why the engine takes no new jobs at the moment. While there
+            is a reason, the server rejects new jobs with 503 and is not ready.
 
     Returns:
         Function that updates the description of the endpoint after the capabilities of the engine have changed.
@@ -178,7 +178,7 @@ def add_engine(
             raise ItemError(str(error), code=_code_of(error)) from error
 
     def options() -> dict[str, Any]:
-        """Return the options of the endpoint, and annotate its function, for what the engine supports."""
+        """Return the endpoint's options for the engine's capabilities, and set the type annotations of its function."""
         caps = engine.caps
         maxima = dict.fromkeys(LIMITED_BY_MAX_TOP, caps.max_top) | {"num_beams": caps.max_num_beams}
         logs_ids = lambda: caps.counts_rows and served.on_restart == "continue"  # noqa: E731
@@ -216,7 +216,7 @@ def add_engine(
         **options(),
     )(generate)
     served = server.endpoints["generate"]
-    # The engine computes each element of the value, and the log writer rejects a row that does not match the columns.
+    # Values need no check: the engine computes each element, and the log writer rejects rows that do not match the columns.
     served.checks_value = False
     served.start, served.unavailable = start, unavailable
     served.generated_tokens = 0
@@ -246,7 +246,7 @@ def _explain_missing_members(served: Endpoint, caps: EngineCapabilities) -> None
 
 
 def _code_of(error: EngineError) -> str:
-    """Return the code of the problem with which an error of the engine ends an item."""
+    """Return the problem code of an item that an engine error ends."""
     codes = {
         EngineFullError: "queue_full",
         EngineUnavailableError: "unavailable",
@@ -289,7 +289,7 @@ async def _write(
     endpoint: Endpoint,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
-    # If the job was submitted while the endpoint did not continue, its value has no column `token_ids`.
+    # The value of a job that was submitted with another `on_restart` has no column `token_ids`.
     text_only = len(request.columns) == 1 or "token_ids" not in value
     at = None if len(request.columns) == 1 else "/text"
     prompt_columns = [f"/{name}" for name in request.prompt_columns]
@@ -310,7 +310,7 @@ async def _write(
                 stream.set("/reasoning", "")
             stream.append(delta.reasoning, at="/reasoning")
         if delta.prompt_rows:
-            # A new attempt scores the prompt again, and the logged tokens after it.
+            # A new attempt reads the prompt and the logged tokens again. Write only rows of the prompt that are not logged.
             end = max(0, delta.prompt_tokens - scored)
             rows = delta.prompt_rows[max(0, prompt_tokens - scored) : end]
             scored += len(delta.prompt_rows)
@@ -355,10 +355,11 @@ async def _write(
 
 
 class _UsageMarks:
-    """Writes the numbers of tokens of an engine whose rows are not tokens to the value, so that a new attempt can continue.
+    """Writes token counts to the value if rows are not tokens, so that a new attempt can continue.
 
-    A mark has the length of the text to which the numbers apply, so there is none while text is held back. It is not written with each block, because it is larger
-    than most blocks. A new attempt generates the text after the last mark again, and compares it.
+    A *mark* has token counts and the length of the text that they cover. While text is held back, the two do not match, so
+    there is no mark. A mark is larger than most blocks, so it is not written after each block. A new attempt generates
+    the text after the last mark again, and compares it with the logged text.
     """
 
     def __init__(self, stream: Stream[Any], text: str) -> None:
@@ -366,7 +367,7 @@ class _UsageMarks:
         self._length = len(text)
         self._next = 0.0
         self._unwritten: tuple[TokenUsage, int] | None = None
-        """Numbers and length of the last mark that is not written."""
+        """Token counts and text length of the last mark, if it is not written yet."""
 
     def add(self, delta: Delta) -> None:
         """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
@@ -404,8 +405,8 @@ def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:
 
 
 class HypothesisWriter:
-    """Writes the blocks of a beam search to a stream. One event replaces the end of the text and of all other columns, and
-    declares the part of the text that is stable.
+    """Writes the blocks of a beam search to a stream. Each block becomes one event, which replaces the end of all columns
+    and declares how much of the text is stable.
 
     Args:
         stream: The stream, whose first column is the text.
@@ -431,7 +432,7 @@ class HypothesisWriter:
         if delta.stable is not None:
             self._stable += sum(map(len, self._pieces[self._stable_pieces : delta.stable]))
             self._stable_pieces = delta.stable
-        # With other columns, the text loses exactly the texts of the tokens that they lose (TW-GEN-013).
+        # With other columns, remove whole tokens from the text, as many as from these columns (TW-GEN-013).
         shared = common_prefix(old, new) if self._text_only else 0
         truncated = [len(old) - shared]
         additions: list[str | list[Any]] = [new[shared:]]
@@ -442,7 +443,7 @@ class HypothesisWriter:
 
 
 def _values(elements: Sequence[Any]) -> list[Any]:
-    """Return the elements of a column, which are values or the JSON of values."""
+    """Return the elements of a column as values. The elements are values or JSON."""
     if elements and type(elements[0]) is bytes:
         values: list[Any] = orjson.loads(b"[%b]" % b",".join(elements))
         return values

@@ -18,17 +18,16 @@ MAX_STOP_LENGTH = 256
 MAX_TOP = 64
 """Upper bound of the input member `top_logprobs`, whatever the engine."""
 MAX_BIAS = 1e6
-"""Maximum absolute value of a `logit_bias`. Divided by `MIN_TEMPERATURE`, it is still far below the maximum of float32."""
+"""Maximum absolute value of a `logit_bias`. Even divided by `MIN_TEMPERATURE`, it is far below the maximum of float32."""
 MAX_NUM_BEAMS = 64
 """Upper bound of the input member `num_beams`, whatever the engine."""
 LIMITED_BY_MAX_TOP = ("top_logprobs", "prompt_logprobs")
 """Input members whose maximum depends on the server."""
 MIN_TEMPERATURE = 1e-4
-"""Smallest temperature with which logits are divided. A lower temperature is treated as 0, because the division could
-overflow."""
+"""Smallest temperature by which logits are divided. A lower one is treated as 0, because the division could overflow."""
 MIN_REPETITION_PENALTY = 1e-6
-"""Smallest number by which logits of tokens that occurred are divided. A lower `repetition_penalty` is treated as this number,
-because the division could overflow, and every token would have the probability NaN."""
+"""Smallest `repetition_penalty` by which logits are divided. A lower one is raised to this number. Otherwise the division
+could overflow, and every token would have the probability NaN."""
 
 TokenId = Annotated[str, Field(pattern="^(0|[1-9][0-9]*)$", max_length=10)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
@@ -126,8 +125,8 @@ class Generate(BaseModel):
         ge=0,
         le=2**53 - 1,
         description="Seed for sampling. In float32, the same seed gives the same tokens, even if other requests run in the "
-        "same batch, except in rare cases: each token has a random number, and two tokens whose probabilities and numbers make "
-        "them equal up to rounding error can be exchanged. The default is a random seed.",
+        "same batch. In rare cases, rounding errors exchange two tokens whose random numbers and probabilities are nearly "
+        "equally good. The default is a random seed.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] = Field(
         default_factory=list,
@@ -217,8 +216,8 @@ class Generate(BaseModel):
 
     @property
     def cache_scope(self) -> str:
-        """Opaque name of the callers among whom an engine may reuse what it computed for a prompt, such as keys and
-        values. It is not a member of the input: the endpoint sets it. By default, all requests have the same scope.
+        """Opaque name of a group of callers. An engine may reuse the keys and values of a prompt only within a group. The
+        endpoint sets the name, which is not a member of the input. By default, all requests are in one group.
         """
         return self._cache_scope
 
@@ -228,7 +227,7 @@ class Generate(BaseModel):
 
     @property
     def lost_answers(self) -> int:
-        """Number of attempts whose answers broke off. It is not a member of the input: an engine counts it."""
+        """Number of attempts whose answers broke off. The engine counts them; this is not a member of the input."""
         return self._lost_answers
 
     @lost_answers.setter
@@ -253,11 +252,11 @@ class Generate(BaseModel):
 
 
 class ContinuedGenerate(Generate):
-    """Input of an endpoint that continues after a restart. Each value has the column `token_ids`."""
+    """Input of an endpoint whose generations continue after a restart. Each value has the column `token_ids`."""
 
     @staticmethod
     def logs_ids() -> bool:
-        """Return whether the endpoint continues. An endpoint whose answer depends on settings replaces this method."""
+        """Return whether values have the column `token_ids`. `served_input` replaces this method."""
         return True
 
     @property
@@ -340,8 +339,8 @@ FINISH_DESCRIPTION = (
 )
 REASONING_DESCRIPTION = "Text that the model generated before its answer, if the engine separates the two."
 USAGE_DESCRIPTION = (
-    "Numbers of tokens that the engine has reported: `prompt_tokens` and `completion_tokens`. While the text grows, they apply to "
-    "its first `characters` code points. Absent if the engine reports none."
+    "Token counts that the engine reports: `prompt_tokens` and `completion_tokens`. While the text grows, they cover its first "
+    "`characters` code points. Absent if the engine reports none."
 )
 
 Generated = served_value(Generate.model_fields, counts_rows=False)

@@ -15,7 +15,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Part of a pattern. Operators such as `*` count as a character, which makes no difference."""
+"""Next part of a pattern. An operator such as `*` counts as a character, which can only raise the size."""
 
 
 def pattern_size(pattern: str) -> int:

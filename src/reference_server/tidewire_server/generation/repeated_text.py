@@ -11,10 +11,10 @@ from tidewire_server.generation.engine_interface import Delta, LoggedTokens
 async def without_repetition(deltas: AsyncGenerator[Delta], logged: LoggedTokens) -> AsyncGenerator[Delta]:
     """Hold back the text of a request that runs again, until it goes beyond the logged text or differs from it.
 
-    Readers therefore see no change as long as the two are equal. The first block that follows replaces everything.
+    Readers see no change while the new text equals the logged text. The first block after that replaces everything.
 
     Args:
-        deltas: Blocks of the engine, of which the first one has `Delta.replaces` if the request runs again.
+        deltas: Blocks of the engine. The first one has `Delta.replaces` if the request runs again.
         logged: The logged text.
     """
     held: Delta | None = None

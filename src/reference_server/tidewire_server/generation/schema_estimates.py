@@ -1,6 +1,6 @@
-"""Estimates of the work for a JSON Schema that counts of its keywords do not bound: references, merged schemas, required text.
+"""Upper bounds of the work to compile a JSON Schema: for its references, its merged parts and the text that it requires.
 
-All estimates are upper bounds.
+Limits on the number of keywords do not bound this work. "The library" is llguidance, which compiles the schema.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def resolve_references(root: Mapping[str, Any], nodes: Sequence[tuple[Path, Any]
 
 def _target(root: Mapping[str, Any], reference: str, path: Path) -> Any:
     try:
-        # Libraries differ in the order of percent-decoding and splitting.
+        # Refuse `%`, because libraries differ in the order of percent-decoding and splitting at `/`.
         if not reference.startswith("#") or "%" in reference:
             raise PointerError("a reference to another document")
         found: Any = root
@@ -76,11 +76,11 @@ def _target(root: Mapping[str, Any], reference: str, path: Path) -> Any:
 class _Required(NamedTuple):
     length: int = 0
     height: int = 0
-    """Number of schemas inside each other. A schema that contains itself counts once."""
+    """Nesting depth of schemas. A schema that contains itself counts once."""
 
 
 class RequiredText:
-    """Estimates the length of the text that a schema requires without a choice. The library tokenizes this text at once.
+    """Estimates the length of the text that a schema prescribes, such as names. The library tokenizes this text at once.
 
     Args:
         targets: The schema for each reference.
@@ -93,7 +93,7 @@ class RequiredText:
         self._known: dict[int, _Required] = {}
 
     def check(self, root: Mapping[str, Any]) -> None:
-        """Raise a `SchemaLimitError` if the text is too long, or if schemas are too deep inside each other."""
+        """Raise a `SchemaLimitError` if the text is too long, or if schemas are nested too deeply."""
         found = self._of(root, depth=1)
         self._counts.compare("max_resolved_depth", found.height, ())
         self._counts.compare("max_required_text", found.length, ())
@@ -115,7 +115,7 @@ class RequiredText:
         return found
 
     def _inside(self, schema: Mapping[str, Any]) -> Iterator[tuple[Sequence[Any], int, bool]]:
-        """Yield groups of schemas, how often each of them is required, and whether only one of them is."""
+        """Yield groups of subschemas: the group, how often each is required, and whether only one of them is."""
         for name in ("anyOf", "oneOf", "allOf", "prefixItems", "items"):
             if isinstance(inside := schema.get(name), list):
                 yield inside, 1, name in {"anyOf", "oneOf"}
@@ -133,7 +133,7 @@ class RequiredText:
 
 
 def _own_text(schema: Mapping[str, Any]) -> int:
-    """Return the length of the text that a schema requires, without the schemas inside it."""
+    """Return the length of the text that a schema requires, without its subschemas."""
     length = pattern_size(schema["pattern"]) if isinstance(schema.get("pattern"), str) else 0
     if "const" in schema:
         length += len(json.dumps(schema["const"]))
@@ -173,14 +173,14 @@ class _Sizes(NamedTuple):
 
     @property
     def states(self) -> int:
-        """Number of states that the library searches at most for a text that matches the patterns and has the length.
-        Without a pattern, it does not search.
+        """Maximum number of states that the library searches for a text of this length that matches the patterns. Without
+        a pattern, it does not search.
         """
         return self.patterns * self.length if self.patterns > 1 else 1
 
 
 class MergedSize:
-    """Estimates what the library copies where it merges schemas.
+    """Estimates how many subschemas there are after the library has merged the parts of a schema.
 
     If a schema has several of `allOf`, `anyOf`, `oneOf`, `$ref`, `enum`, `const` and other keywords, the estimate is the product
     of the sizes of these parts, with their references resolved.
@@ -265,7 +265,7 @@ class MergedSize:
 
 
 def _together(inside: Sequence[_Sizes]) -> _Sizes:
-    """Return the size of schemas that apply to different values."""
+    """Return the total size of schemas that apply to different values, so that they are not merged."""
     return _Sizes(
         max(sum(each.subschemas for each in inside), 1),
         max((each.patterns for each in inside), default=1),
@@ -297,7 +297,7 @@ def _text_sizes(schema: Mapping[str, Any]) -> _Sizes:
     """Return the sizes of the patterns and lengths of a schema."""
     patterns = pattern_size(schema["pattern"]) if isinstance(schema.get("pattern"), str) else 1
     patterns *= FORMAT_SIZE if "format" in schema else 1
-    # The library intersects the patterns of names in pairs.
+    # The library intersects each pair of these patterns.
     names = schema.get("patternProperties")
     pair = sorted(map(pattern_size, names))[-2:] if isinstance(names, dict) else []
     lengths = [int(schema[name]) for name in ("minLength", "maxLength") if is_number(schema.get(name))]

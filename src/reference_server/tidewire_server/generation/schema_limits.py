@@ -1,8 +1,8 @@
-"""Limits on the JSON Schema of a request (`SchemaLimits`), which `check_schema` compares before a library compiles the schema.
+"""Limits on the JSON Schema of a request (`SchemaLimits`). `check_schema` enforces them before llguidance compiles the schema.
 
-The library recurses over the schema, intersects its parts, and searches the states of its patterns. Some of this work has
-no other limit, runs to its end after the client has left, or could end the process by a stack overflow. The limits keep
-all of it small, and leave room for the schemas that `bench/schemas.py` has measured.
+llguidance recurses over the schema, intersects its parts, and searches the states of its patterns. Some of this work has
+no other limit, continues after the client has left, or could end the process by a stack overflow. The limits keep all of
+it small, and leave room for the schemas that `bench/schemas.py` has measured.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SchemaLimitError(InputError):
 
 
 class LimitCounts:
-    """Compares numbers with their limits, and adds up those that count for the whole schema."""
+    """Compares sizes of a schema with their limits, and keeps the totals of those that apply to the whole schema."""
 
     def __init__(self, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits

@@ -8,7 +8,7 @@ from typing import Final
 
 _HIGH_SURROGATE: Final = re.compile("[\ud800-\udbff]$")
 _SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that are not bytes in the sense of the error handler `surrogateescape`."""
+"""Surrogates that do not represent bytes. The error handler `surrogateescape` uses U+DC80 to U+DCFF for bytes."""
 
 
 class CharacterJoiner:

@@ -45,7 +45,7 @@ class StopStrings:
         return text
 
     def fork(self) -> StopStrings:
-        """Return a copy, so that two texts continue this one."""
+        """Return an independent copy, with which another text continues from here."""
         copy = StopStrings(self._stops)
         copy._held, copy.stopped = self._held, self.stopped
         return copy

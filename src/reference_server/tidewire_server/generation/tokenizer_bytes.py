@@ -53,7 +53,7 @@ def vocabulary_of(
     for added in tokenizer.get("added_tokens", []):
         if added["special"]:
             special.add(added["id"])
-        # An added token of a byte-level tokenizer is a text. One of SentencePiece has U+2581 for a space.
+        # Added tokens of a byte-level tokenizer are plain text. Those of SentencePiece have U+2581 for a space.
         if added["special"] or to_bytes is _byte_level:
             known[added["id"]] = added["content"].encode()
     return Vocabulary([known.get(i, b"") for i in range(size)], {i for i in special if i < size})

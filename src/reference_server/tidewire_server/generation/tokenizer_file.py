@@ -1,4 +1,4 @@
-"""Tokenizer of an upstream's model (`TokenizerFile`), read from its file without torch."""
+"""Tokenizer of a model that another server runs (`TokenizerFile`), read from its file without torch."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class TokenizerFile:
             raise LoadError(f"{path}: {error}") from None
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a prompt. It takes time proportional to the text, and no lock of Python."""
+        """Return the number of tokens of a prompt. It takes time proportional to the text, and does not hold the GIL."""
         return len(self._tokenizer.encode(text).ids)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tidewire.protocol.problems import Problem
 
 _STATUSES: Final = {422: 400, 410: 404}
-"""Status of an error for the statuses of problems that OpenAI's API does not use."""
+"""HTTP status of a problem → status in OpenAI's API, which does not use the former."""
 
 _CODES: Final = {
     "unauthorized": "invalid_api_key",
@@ -19,7 +19,7 @@ _CODES: Final = {
     "input_too_long": "context_length_exceeded",
     "queue_full": "rate_limit_exceeded",
 }
-"""Code of an error for the codes of problems that have another name in OpenAI's API. All others are kept."""
+"""Code of a problem → code in OpenAI's API, if it has another name there. All other codes are kept."""
 
 
 class ApiError(Exception):
@@ -55,7 +55,7 @@ def invalid(param: str, message: str) -> ApiError:
 
 
 def unsupported(param: str, reason: str = "") -> ApiError:
-    """Create the error for a member that is not served, or not with its value. The caller must raise it."""
+    """Create the error for a member that is not supported, or whose value is not. The caller must raise it."""
     message = f"{param} is not supported{reason}; remove it"
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
@@ -63,8 +63,8 @@ def unsupported(param: str, reason: str = "") -> ApiError:
 def error_of(
     found: Problem, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> ApiError:
-    """Convert a problem whose response has these headers. `params` has the name of the request's member by the member of the
-    input of `generate` that it has set.
+    """Convert a problem and the headers of its response. `params` maps an input member of `generate` to the request member
+    that has set it.
     """
     status, code = _STATUSES.get(found.status, found.status), _CODES.get(found.code, found.code)
     pointer = found.pointer or ""
@@ -73,7 +73,7 @@ def error_of(
     params = params or {}
     param = params.get(path[2]) if len(path) > 2 else None
     message = (found.detail or found.title).removeprefix(f"{pointer}: ")
-    # A message about several members has the pointers of the others.
+    # A message about several members has pointers of the others. Replace them by the names of request members.
     message = re.sub("/input(?:s/[0-9]+)?/([a-z_]+)", lambda other: params.get(other[1], other[1]), message)
     if param is not None and not message.startswith(param):
         message = f"{param}: {message}"

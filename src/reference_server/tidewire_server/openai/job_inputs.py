@@ -1,5 +1,5 @@
-"""Translation of the served members of a request to inputs of `generate` (`JobRequest`). Members that mean the same are
-validated by `generate` itself.
+"""Translation of a request to a job of `generate` (`JobRequest`). Members with the same meaning in both are passed on
+unchanged, and `generate` validates them.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ MAX_SAMPLES: Final = 64
 """Maximum of `n`, as in the input of `generate`."""
 
 SEEDS: Final = 2**53
-"""Number of different seeds. A larger one is reduced."""
+"""Number of different seeds. A larger seed is reduced modulo this number."""
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 """Value of `include` with which a response has log-probabilities."""
@@ -32,19 +32,19 @@ _NEEDED: Final = {
     "missing": "must be present, and neither null nor an empty list",
     **dict.fromkeys(("model_type", "dict_type"), "must be an object"),
 }
-"""Messages for the types of errors whose own message names a class, or calls a member absent that is null."""
+"""Type of a Pydantic error → message. Pydantic's own message would name a class, or call a null member absent."""
 
 _T = TypeVar("_T")
 
 
 @dataclass
 class JobRequest:
-    """A request, as a job of `generate`."""
+    """A request that was translated to a job of `generate`."""
 
     inputs: list[dict[str, Any]]
     stream: bool
     params: dict[str, str]
-    """Name of the request's member by the member of the input that it has set, for errors."""
+    """Input member of `generate` → request member that has set it, for error messages."""
     samples: int = 1
     """Number of texts for each prompt."""
     has_logprobs: bool = False
@@ -58,8 +58,8 @@ class JobRequest:
         return self.samples if len(self.inputs) == 1 else len(self.inputs)
 
     def check_served(self, served: Collection[str], reasons: Mapping[str, str]) -> None:
-        """Raise an `ApiError` if an input has a member that is not among those that the engine serves. `reasons` has messages about
-        some of these members.
+        """Raise an `ApiError` if an input has a member that the engine does not serve. `reasons` maps some members to the
+        reason for this.
         """
         for name in self.inputs[0]:
             if name in served:
@@ -98,7 +98,7 @@ class _TextPart(_Shape):
 
 
 class _Message(_Shape):
-    """Message of a conversation, also as an earlier answer contained it."""
+    """Message of a conversation, which may be copied from an earlier response."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
@@ -227,7 +227,7 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
 def _request(
     given: Mapping[str, Any], members: Members, *, read_here: tuple[str, ...]
 ) -> tuple[JobRequest, dict[str, Any]]:
-    """Return a request without inputs, and the input that consists of the members that are not in `read_here`."""
+    """Return a `JobRequest` without inputs, and one input with all members of the request that are not in `read_here`."""
     stream, options = boolean(given, "stream"), given.get("stream_options")
     if options is not None and not stream:
         raise invalid("stream_options", "needs stream: true")

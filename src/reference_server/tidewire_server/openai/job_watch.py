@@ -1,4 +1,4 @@
-"""A request of the OpenAI surface as a reader of its job (`JobWatch`), which each change of the job wakes."""
+"""Reader of a job for one request to the OpenAI surface (`JobWatch`). Each change of the job wakes it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,10 +13,10 @@ from tidewire_server.store.log_interface import Block, LogReader, StateAt
 from tidewire_server.store.records import JobRecord
 
 COMMENT_HEARTBEATS: Final = 3
-"""Number of heartbeats (the setting `heartbeat`) without an event after which a stream sends a comment: by default, 15 s."""
+"""A stream sends a comment after this many intervals (`heartbeat`) without an event: by default, after 15 s."""
 
 HELD_HEARTBEATS: Final = 1
-"""Number of heartbeats for which the head of a stream waits for the start of its job: by default, 5 s."""
+"""The head of a stream waits for the start of its job for at most this many intervals (`heartbeat`): by default, 5 s."""
 
 
 class JobWatch:
@@ -40,7 +40,7 @@ class JobWatch:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Count as a reader of the job, and of the server during its shutdown."""
+        """Register as a reader of the job, and as an open stream that a shutdown of the server ends."""
         shutdown = self.service.shutdown
         detach = self.service.readers.attach(self.record.id)
         unwatch = self._log.watch(self._on_change)
@@ -49,7 +49,7 @@ class JobWatch:
             yield
         finally:
             shutdown.stream_closed(self)
-            # The clients of OpenAI do not read the end of a job again.
+            # A shutdown need not wait until this job is read again, because the clients of OpenAI do not read it again.
             shutdown.expected.answered(self.record.id)
             unwatch()
             detach(0.0)
@@ -68,8 +68,8 @@ class JobWatch:
                     await self._wake.wait()
 
     async def states(self) -> AsyncIterator[StateAt | None]:
-        """Yield the state of the job now and after each change, and None after some time without one. The last state is that
-        of the ended job.
+        """Yield the state of the job now and after each change. Yield None after some time without a change. The last state
+        is that of the ended job.
 
         Raises:
             ClientDisconnect: `disconnect` was called.

@@ -1,10 +1,10 @@
 """Routes and handlers of the OpenAI surface.
 
 GET   /openai/v1/models                       the model of `generate`, by each of its names
-GET   /openai/v1/models/{name}                one of them
+GET   /openai/v1/models/{name}                the model by one name
 POST  /openai/v1/completions                  generate text for prompts
 POST  /openai/v1/chat/completions             generate the next message of a conversation
-POST  /openai/v1/responses                    the same as a response, which can be retrieved and resumed
+POST  /openai/v1/responses                    generate the next message as a response, which can be retrieved and resumed
 GET   /openai/v1/responses/{id}               the response, or its stream (`stream=true&starting_after=N`)
 POST  /openai/v1/responses/{id}/cancel        cancel the response
 
@@ -71,7 +71,7 @@ def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings:
         ("GET", "/models/{name:path}", handlers.models),
     ]
     routes = [Route(f"{ROOT}{path}", _OpenAIRoute(app, each), methods=[verb]) for verb, path, each in table]
-    # The base URL of a script may lack `/openai`, or be that of the server.
+    # Answer wrong URLs with the shape of OpenAI's API: the base URL of a script may lack `/openai`, or be the server's.
     unknown = ["/openai{path:path}", *(f"{base}{path}" for base in ("", "/v1") for _, path, _ in table)]
     return [*routes, *(Route(path, _OpenAIRoute(app, handlers.unknown)) for path in unknown)]
 
@@ -243,7 +243,7 @@ class OpenAIHandlers:
             del body
             if (model := self._endpoints[ENDPOINT].capabilities(1).model) is not None:
                 job.check_served(model.features, self._endpoints[ENDPOINT].input.unsupported)
-            # Read the tokens and acquire the slot before the job is submitted. Otherwise it would run despite an error.
+            # Read the tokens and acquire the slot before the job is submitted. Otherwise the job would run despite an error.
             tokens = await self._tokens() if job.has_logprobs else None
             release_slot = service.readers.acquire_slot(principal)
             try:
@@ -260,7 +260,7 @@ class OpenAIHandlers:
     def _json(
         self, request: Request, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> ASGIApp:
-        """Return a response. Readers that do not read it share one copy of its text, which may be that of a whole job."""
+        """Return a response. Clients that are slow to read the same text share one copy of it, because it may be large."""
         text = self._app.service.texts.body(principal_of(request), orjson.dumps(body))
         return SharedResponse([text], 200, headers or {}, self._settings.stall_timeout)
 

@@ -1,7 +1,7 @@
 """Parser of the bodies of the OpenAI surface (`read_request_body`).
 
 The protocol allows no integer beyond ±2^53, because not every JSON parser keeps its digits. Scripts for OpenAI's API send such
-integers as a seed, and as the bounds of an integer in a schema that a type such as int64 has.
+integers as a seed, and as bounds in a schema, for example those of int64.
 """
 
 import re
@@ -20,8 +20,8 @@ _INTEGERS: Final = re.compile(
 )
 """Strings, and integers with many digits."""
 MAX_LAX_BYTES: Final = 512 * 1024
-"""Size of a body in which such integers are looked for, in bytes. The search of a body of this size takes about as long as reading
-one of the default `max_body_bytes`, so that no body blocks the event loop longer than others.
+"""Maximum size of a body that is searched for such integers, in bytes. The search takes about as long as parsing a body of the
+default `max_body_bytes`, so it does not block the event loop longer than other requests.
 """
 
 _BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -29,16 +29,16 @@ _WITH_SCHEMA: Final = frozenset({"response_format", "text"})
 
 
 def read_request_body(body: bytes, *, max_values: int) -> dict[str, Any]:
-    """Parse a body as `read_json` does, but accept some integers beyond ±2^53: a `seed`, and bounds in a schema, which are left out
-    because a text of a model does not reach them. Raise an `ApiError` that names any other one. In a body above `MAX_LAX_BYTES`, all
-    of them are refused.
+    """Parse a body as `read_json` does, but accept a `seed` beyond ±2^53, and drop bounds beyond ±2^53 in a schema, because generated
+    text does not reach them. Raise an `ApiError` that names any other such integer. In a body above `MAX_LAX_BYTES`, all of them
+    are refused.
     """
     try:
         return read_json(body, max_values=max_values)
     except ProblemError as error:
         if error.problem.code != "malformed_body" or len(body) > MAX_LAX_BYTES:
             raise
-        # Each integer becomes a text with a mark that the body cannot contain, so that all other rules are still checked.
+        # Replace each integer by a string with a random mark, so that `read_json` still checks all other rules.
         mark = secrets.token_hex(16)
         marked = _INTEGERS.sub(lambda found: _marked(found[0], mark), body)
         if marked == body:
@@ -52,7 +52,7 @@ def _marked(found: bytes, mark: str) -> bytes:
 
 
 def _unmarked(value: Any, mark: str, path: tuple[str, ...]) -> Any:
-    """Return a parsed value at a path with its integers, and without bounds that are left out."""
+    """Return a parsed value with its integers restored, and without the bounds to drop. `path` leads to the value."""
     if isinstance(value, dict):
         return {
             name: _unmarked(each, mark, (*path, name))

@@ -16,7 +16,7 @@ class Member(NamedTuple):
     """One member of a request."""
 
     generate: str = ""
-    """Member of the input of `generate` that it sets. Empty if it concerns only the request, or has no effect."""
+    """Input member of `generate` that this member sets. Empty if it concerns only the request, or has no effect."""
     neutral: tuple[JsonValue, ...] = ()
     """Values that count as absent, in addition to null."""
     refused: str = ""

@@ -1,7 +1,7 @@
-"""Responses, as objects and as events of a stream (`ResponseWriter`). The numbers of the events do not depend on the connection.
+"""Responses, as objects and as events of a stream (`ResponseWriter`).
 
-The `sequence_number` of an event is computed from its position in the text, so that a resume needs only the state of the job.
-Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
+The `sequence_number` of an event is computed from its position in the text, so that a stream can be resumed with only the
+state of the job. Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
 
 event                                | number
 -------------------------------------+--------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ CRC_BITS: Final = 11
 _MASK: Final = (1 << CRC_BITS) - 1
 
 _STATUSES: Final = {"running": "in_progress", "succeeded": "completed"}
-"""Status of a response by the status of its job, if they differ."""
+"""Status of a job → status of its response, if they differ."""
 
 
 class ResponseWriter:
@@ -45,8 +45,8 @@ class ResponseWriter:
         background: bool | None = None,
         after: int = -1,
     ) -> None:
-        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if it is not
-        known any more. Only events whose number is above `after` are written.
+        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if the value
+        in the request is no longer known. Only events whose number is above `after` are written.
         """
         self._record = record
         self._model = model
@@ -151,7 +151,7 @@ class ResponseWriter:
         )
 
     def _without_received(self, change: TextChange) -> TextChange:
-        """Return the first change without the text that the client has received before. See `change`."""
+        """Return the first change of a resumed stream without the text that the client already has. See `change`."""
         received, crc_bits, length = self.after >> CRC_BITS, self.after & _MASK, len(change.text)
         if (
             change.item is not None and received == length + 1

@@ -37,7 +37,7 @@ class TextChange(NamedTuple):
 
 
 class _Item:
-    """What was read of one item."""
+    """Lengths of the parts of one item that were read."""
 
     def __init__(self) -> None:
         self.length = self.reasoning_length = self.rows = 0
@@ -50,7 +50,7 @@ class TextProgress:
     """Reads the new texts of a job from its states."""
 
     def __init__(self, items: int, tokens: TokenBytes | None) -> None:
-        """Create a reader of a job with this number of items. With the bytes of the tokens, the changes have the tokens."""
+        """Create a reader of a job with `items` items. If `tokens` is set, the changes contain rows of tokens."""
         self._items = [_Item() for _ in range(items)]
         self._tokens = tokens
         self._last: View | None = None
@@ -91,8 +91,8 @@ class TextProgress:
     def _rows_of(self, view: View, at: str, item: _Item) -> list[TokenRow]:
         """Return the tokens of the text that was read, without those of earlier changes.
 
-        The last of them is the first token with which the text of all tokens is as long as that text. The same part of a text
-        therefore always has the same tokens. When the item has ended, the remaining tokens are returned.
+        The list ends with the first token that completes the text. The same part of a text therefore always has the same
+        tokens. When the item has ended, all remaining tokens are returned.
         """
         if self._tokens is None:
             return []

@@ -138,8 +138,8 @@ class OpenAIStream:
 async def whole_texts(
     watch: JobWatch, progress: TextProgress, receive: Receive
 ) -> tuple[Sequence[TextChange], JobRecord]:
-    """Wait for the end of a job. Return the text of each item, and the record of the job. `receive` is that of the request,
-    whose body was read. Raise an `ApiError` if an item has failed, and the exceptions of `JobWatch.states`.
+    """Wait for the end of a job. Return the text of each item, and the record of the job. `receive` belongs to the request, whose
+    body must have been read. Raise an `ApiError` if an item has failed, and the exceptions of `JobWatch.states`.
     """
 
     async def listen() -> None:

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens in the shapes of OpenAI's API, from the columns of a generation."""
+"""Conversion of the columns of a generation to log-probabilities in the form of OpenAI's API."""
 
 import base64
 import codecs
@@ -35,7 +35,7 @@ class TokenBytes:
         self._special = frozenset(body["special"])
 
     def adds_text(self, token_id: int) -> bool:
-        """Return whether a token is not special, such as the token that ends a text."""
+        """Return whether a token adds text. Special tokens, such as the token that ends a text, add none."""
         return token_id not in self._special
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -43,7 +43,7 @@ class TokenBytes:
         return self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
 
     def rows_of(self, rows: Sequence[TokenRow], text: str) -> Sequence[TokenRow]:
-        """Return the first tokens, up to the one with which a text at the beginning is complete."""
+        """Return the first tokens, up to the one that completes `text`, with which the text of the tokens begins."""
         lengths, count = TextLengths(), 0
         while lengths.total < len(text) and count < len(rows):
             lengths.add(self.bytes_of(rows[count].token_id), text)
@@ -58,8 +58,8 @@ class TokenBytes:
     def completion_logprobs(
         self, rows: Sequence[TokenRow], lengths: "TextLengths", text: str
     ) -> dict[str, Any]:
-        """Return the tokens of a part of a text as `logprobs` of a completion contains them. `lengths` are those of the tokens
-        before, and the call adds these tokens.
+        """Return the tokens of a part of a text as `logprobs` of a completion contains them. `lengths` counts the tokens before
+        this part, and the call adds those of this part.
         """
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for row in rows:
@@ -99,7 +99,7 @@ class TextLengths:
         self.total = 0
 
     def add(self, token: bytes, text: str) -> None:
-        """Add a token. With the first one, `text` is the beginning of the text of all tokens."""
+        """Add a token. For the first token, `text` must be the beginning of the text of all tokens."""
         added = self._decoder.decode(token)
         self.total += len(added)
         if added and not self._begun:

@@ -16,8 +16,8 @@ The reader sees the best hypothesis of all. If another one becomes the best, the
                    device                 host, pure       │
                                                            └── copies between slots: one index_select per step
 
-A step needs one copy to the host, like a step without searches. For this, the log-probabilities that a request asks for are
-computed for all candidates, before the host chooses among them.
+A step needs only one copy to the host, like a step without searches. Therefore the log-probabilities that a request asks for
+are computed for all candidates, before the host chooses among them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
 
 
 def candidates_per_beam(end_tokens: int) -> int:
-    """Return the number of candidates of a step for each beam, so that enough of them do not end the text."""
+    """Return the number of candidates per beam and step, so that enough remain if some of them end the text."""
     return max(2, 1 + end_tokens)
 
 
@@ -55,7 +55,7 @@ class GrowingText(Protocol):
         ...
 
     def fork(self) -> Self:
-        """Return a copy, so that two texts continue this one."""
+        """Return an independent copy, with which another text continues from here."""
         ...
 
 
@@ -77,7 +77,7 @@ class Token:
 
 
 class Hypothesis(NamedTuple):
-    """One text of the search."""
+    """One of the texts among which the search chooses."""
 
     score: float
     """Sum of the log-probabilities. For an ended hypothesis, it is divided by length ** `length_penalty`."""
@@ -98,7 +98,7 @@ class Selection(NamedTuple):
     ended: list[Hypothesis]
     """The hypotheses that ended in this step."""
     copies: list[tuple[int, int]]
-    """Pairs of slots: the keys and values of the first are copied to the second. No slot is in both places."""
+    """Pairs of slots: the keys and values of the first are copied to the second. No slot is both a source and a target."""
 
 
 class SearchProgress(NamedTuple):
@@ -109,7 +109,7 @@ class SearchProgress(NamedTuple):
     added: list[Token]
     """The tokens of the best hypothesis after the retraction."""
     stable: int
-    """Number of tokens at the beginning that all hypotheses share which can still become the result."""
+    """Length of the shared beginning of all hypotheses that can still become the result, in tokens."""
     reason: FinishReason | None
     """Reason why the best hypothesis ended, if the search is over."""
 
@@ -139,8 +139,8 @@ class BeamSearch:
         self.scoring = scoring
         self._length_penalty = length_penalty
         root = Token(None, 0, -1, "", {})
-        self._shown = [root]
         # The root and the tokens of the shown text.
+        self._shown = [root]
         self._stable = 0
         self._ended: list[Hypothesis] = []
         # Before the first step, only the prompt's slot is in use. Its index in the request's slots is 0.
@@ -221,8 +221,8 @@ class BeamSearch:
         any more. A long text therefore costs no more per step than a short one.
 
         Args:
-            before: The live hypotheses before the step, and the best ended one.
-            after: Those after the step.
+            before: The live hypotheses and the best ended one, before the step.
+            after: The same after the step.
         """
         kept = {id(hypothesis.last) for hypothesis in before}
         for hypothesis in after:
@@ -321,7 +321,7 @@ class SearchStep:
             self.tensors += score_columns(torch.cat(parents), torch.cat(tokens), self._scorings)
 
     def choose(self, arrays: Sequence[np.ndarray]) -> None:
-        """Select the hypotheses of the next step with the copies of `tensors`, and prepare the changes of the device."""
+        """Select the hypotheses of the next step from the host's copies of `tensors`, and prepare the copies between slots."""
         count = 3 * len(self._requests)
         found, values = iter(arrays[:count]), iter(values_of(arrays[count:], self._scorings))
         sources: list[int] = []

@@ -45,7 +45,7 @@ def capabilities_of(
             and above the number of slots, have no effect.
     """
     c = checkpoint
-    # The first step of a beam search chooses all of its candidates from one vocabulary.
+    # The first step of a beam search has one live hypothesis, so it has no more candidates than the vocabulary has tokens.
     max_num_beams = min(
         max_num_beams, MAX_NUM_BEAMS, slots, c.vocab_size // candidates_per_beam(len(c.end_ids))
     )

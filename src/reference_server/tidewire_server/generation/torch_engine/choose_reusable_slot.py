@@ -1,7 +1,7 @@
 """Choice of the slot whose keys and values a new prompt reuses (`reusable_slot`).
 
-A caller can measure whether its prompt was processed completely. Therefore only requests of the same cache scope reuse
-each other's keys and values (`Generate.cache_scope`).
+A slot is the part of the key-value cache that one request occupies. A caller can measure whether its prompt was processed
+completely, so only requests of the same `Generate.cache_scope` reuse each other's keys and values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reusable_slot(free: Mapping[int, KeptText], prompt: list[int], scope: str) -
     """Select a free slot for a prompt: the one whose text is of the same scope and shares the longest prefix with the
     prompt, or else the lowest one.
 
-    The event loop waits for the engine's lock meanwhile, so tokens are compared in slices, not one by one.
+    Tokens are compared in slices, not one by one, because the event loop waits for the engine's lock meanwhile.
 
     Args:
         free: The last text of each free slot.
@@ -43,7 +43,7 @@ def reusable_slot(free: Mapping[int, KeptText], prompt: list[int], scope: str) -
     for slot, (kept, its_scope) in sorted(free.items()):
         if its_scope != scope:
             continue
-        # A slot that shares more than the best one has the next token of the prompt, too.
+        # Compare only slots that can share more than the best one so far: they also have the next token of the prompt.
         needed = max(reused + 1, REUSED_TOKENS)
         if kept[needed - 1 : needed] == prompt[needed - 1 : needed]:
             shared = _shared_prefix(kept, prompt)

@@ -1,4 +1,4 @@
-"""CUDA graphs of decoding steps (`DecodeGraphs`): one launch instead of some hundred operators.
+"""CUDA graphs of decoding steps (`DecodeGraphs`): one launch instead of hundreds of operators.
 
 The host needs longer to launch the operators of a forward pass one by one than a GPU needs to compute them: twice as long for 8
 billion parameters and one request on an NVIDIA H200. A graph records the operators once. It needs the same shapes and the same
@@ -22,7 +22,7 @@ from tidewire_server.generation.torch_engine.models.transformers_model import Mo
 logger = logging.getLogger(__name__)
 
 MIN_LENGTH: Final = 256
-"""Lowest number of positions that a graph reads in each slot, and the smallest distance between two such numbers."""
+"""Minimum number of positions that a graph reads in each slot, and minimum difference between two such numbers."""
 
 _WARM_UP: Final = 2
 """Number of runs before the capture. Libraries allocate memory at their first run, which a capture does not allow."""
@@ -56,8 +56,8 @@ class DecodeGraphs:
             positions: Position of the current token of each of the first slots. None for a slot that does not decode.
 
         Returns:
-            Logits, [slots, V], valid until the next call. Those of slots that do not decode have no meaning. None if the graph
-            cannot be captured, in this call or in an earlier one.
+            Logits, [slots, V], valid until the next call. The rows of slots that do not decode have no meaning. None if the
+            graph cannot be captured, in this call or in an earlier one.
         """
         if self._failed:
             return None
@@ -110,8 +110,8 @@ def padded_slots(slots: int, most: int) -> int:
 
 
 def padded_length(length: int, most: int) -> int:
-    """Return the number of positions that the graph for a step reads in each slot: the length of the longest text, rounded up to
-    a multiple of `MIN_LENGTH` or, if that is less than a quarter of it, by at most a quarter.
+    """Return the number of positions that the graph for a step reads in each slot: `length`, the length of the longest text,
+    rounded up to a multiple of `MIN_LENGTH`. Long texts are rounded up further, by at most a quarter.
     """
     unit = max(MIN_LENGTH, (1 << length.bit_length()) >> 3)
     return min(-(-length // unit) * unit, most)

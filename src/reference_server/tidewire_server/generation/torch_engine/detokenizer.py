@@ -42,7 +42,7 @@ class TextStream:
         return self._stops.flush()
 
     def fork(self) -> TextStream:
-        """Return a copy, so that two texts continue this one."""
+        """Return an independent copy, with which another text continues from here."""
         copy = TextStream(self._vocabulary)
         copy._decoder.setstate(self._decoder.getstate())
         copy._stops = self._stops.fork()

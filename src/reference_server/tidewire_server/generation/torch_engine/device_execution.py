@@ -1,4 +1,4 @@
-"""Copies between the host and a device: to the device without waiting (`to_device`), and back in one piece (`HostCopy`).
+"""Copies between the host and a device: to the device without waiting (`to_device`), and back at once (`HostCopy`).
 
 A GPU computes while the host prepares more work for it, as long as the host does not wait. The host therefore copies to the
 device from pinned memory without waiting, and waits once in each step, for a single copy of its results into pinned memory.
@@ -35,7 +35,7 @@ def to_device(
 
 
 class HostCopy:
-    """Copy of tensors to the host, in one piece. Integers and booleans become int32.
+    """Copy of several tensors to the host in one transfer. Integers and booleans become int32.
 
     The constructor starts the copy and does not wait for it.
 

@@ -61,9 +61,9 @@ class TorchEngine:
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
         max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
             larger, the engine uses a shorter context. It has no effect if `context` is set.
-        profile: Folder to which profiles of some steps are written. None profiles nothing.
+        profile: Folder for trace files of a few steps. None disables profiling.
         schema_limits: Limits on the input member `json_schema`.
-        max_mask_share: Maximum share of the time of its steps that the masks of one request with a JSON Schema may take.
+        max_mask_share: Limit on the time for the masks of one request with a JSON Schema; see `add_generate`.
 
     Raises:
         LoadError: `slots` is less than 1, the model's context is shorter than `context`, the cache cannot be allocated,
@@ -131,7 +131,7 @@ class TorchEngine:
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
             dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
             threads: Number of CPU threads for torch. None keeps torch's default.
-            since: Time from `time.perf_counter()` from which the logged duration counts. None is the time of the call.
+            since: Start of the loading time that is logged, as `time.perf_counter()` returns it. None means now.
             options: Further arguments of `TorchEngine`.
 
         Raises:
@@ -294,8 +294,8 @@ class TorchEngine:
     def _run(self, step: StepPlan[RunningRequest]) -> None:
         """Execute a step, and deliver its results.
 
-        If an exception occurs, for example because the memory is exhausted, the step is repeated in two steps. Only a
-        request that fails in a separate step ends with an error.
+        If the step fails, for example because the memory is exhausted, its requests are repeated in two smaller steps.
+        Only a request that fails in a step by itself ends with an error.
         """
         begun = time.perf_counter()
         try:
@@ -343,8 +343,8 @@ class TorchEngine:
         try:
             for job, delta in results:
                 if isinstance(delta, EngineError):
-                    # Otherwise the slot's next request could read invalid numbers after its end. A mask does not hide
-                    # them, because NaN plus -inf is NaN. If this fails, the engine ends.
+                    # Clear the slots. Otherwise their next request could read invalid numbers after its end, which a mask
+                    # does not hide, because NaN plus -inf is NaN. If clearing fails, the engine ends.
                     for slot in job.slots:
                         self._cache.clear(slot)
         finally:
@@ -356,7 +356,7 @@ class TorchEngine:
 
 
 def _failure_message(error: Exception, step: StepPlan[RunningRequest], slots: int) -> str:
-    """Return the error message for a request that failed in a separate step. It contains no details of the error.
+    """Return the error message for a request that failed in a step by itself. It contains no details of the error.
 
     Args:
         error: Exception that the step raised.

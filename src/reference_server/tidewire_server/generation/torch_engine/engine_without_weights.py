@@ -1,4 +1,4 @@
-"""The engine of a server without functions (`EngineWithoutWeights`): it checks inputs, and generates nothing."""
+"""Engine of a server with `--no-functions` (`EngineWithoutWeights`): it checks inputs, and workers generate the text."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class EngineWithoutWeights:
         return can_continue(request, logged, c.vocabulary, c.end_ids)
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
-        """Raise an error, because this process runs no functions."""
+        """Raise an `EngineError`, because this process runs no functions."""
         raise EngineError("this server runs no functions, so it has not loaded the weights of the model")
         yield Delta()
 

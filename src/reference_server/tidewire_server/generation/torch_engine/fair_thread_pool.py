@@ -1,7 +1,6 @@
-"""Threads for one kind of work, of which each caller gets a share (`CallerThreads`).
+"""Thread pool that one caller cannot occupy (`CallerThreads`).
 
-Requests are tokenized in other threads than those that compile JSON Schemas, and neither caller nor kind of work can occupy
-all threads.
+Tokenizing prompts and compiling JSON Schemas have separate pools, so that neither kind of work can occupy all threads.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ T = TypeVar("T")
 Call = tuple["Future[Any]", Callable[[], Any]]
 
 SHARE: Final = 0.5
-"""Share of the threads that one caller may use at the same time. With one thread, callers take turns."""
+"""Maximum share of the threads that one caller uses at the same time. If there is only one thread, callers take turns."""
 
 _CREATION: Final = threading.Lock()
 """Guards `threading.stack_size`, which applies to all threads that the process creates."""

@@ -1,7 +1,7 @@
 """Reading and validation of requests (`RequestReader`): prompts become token ids, JSON Schemas become grammars.
 
-A long prompt takes up to seconds, and a schema up to a tenth of a second. Tokenizing and compiling have separate threads, so
-that one does not delay the other, and each caller can use half of them.
+Tokenizing a long prompt takes up to seconds, and compiling a schema up to a tenth of a second. Both have separate threads, so
+that neither delays the other. One caller can use half of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPILE_THREADS: Final = 2
 """Maximum number of JSON Schemas that are compiled at the same time."""
 
 MAX_WAITING: Final = 1024
-"""Maximum number of prompts, and of schemas, of one caller that wait for a thread."""
+"""Maximum number of prompts of one caller that wait for a thread. The limit for schemas is the same."""
 
 COMPILE_STACK_BYTES: Final = 16 << 20
 """Size of the stack of a thread that compiles. The library recurses over a schema and over its references, with about 8 kB for
@@ -105,7 +105,7 @@ class RequestReader:
             add_special = False
         self._check_size(text, member)
         # Call the backend tokenizer, which is thread-safe. The tokenizer class of transformers is not thread-safe, because
-        # it stores settings between calls. `encode` would hold the GIL, and thereby block the event loop for seconds.
+        # it stores settings between calls. `encode` would hold the GIL, and block the event loop for seconds.
         (encoded,) = tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
         ids: list[int] = encoded.ids
         context = self._context

@@ -1,4 +1,4 @@
-"""A request in the engine (`RunningRequest`), and the rows that its sampled tokens become."""
+"""State of a request in the engine (`RunningRequest`), which converts its sampled tokens to rows of the job's value."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class OutputText:
         )
 
     def fork(self) -> OutputText:
-        """Return a copy, so that two texts continue this one."""
+        """Return an independent copy, with which another text continues from here."""
         fork = copy(self)
         fork._stream = self._stream.fork()
         return fork
@@ -104,9 +104,7 @@ def can_continue(
 
 @dataclass(eq=False, kw_only=True)
 class RunningRequest(RunningSequence):
-    """A request in the engine, together with its text, and with the queue from which the reader takes the generated
-    tokens.
-    """
+    """A request in the engine, with its text and with the queue from which its reader takes the generated tokens."""
 
     input: Generate
     columns: list[str]

@@ -52,7 +52,7 @@ class StepResult(NamedTuple, Generic[R]):
     sampled: list[Sampled | Searched]
     """Sampled tokens, or the progress of beam searches, in the order of the requests in `StepPlan.sampled`."""
     prompts: list[tuple[R, list[Values] | None]]
-    """Requests of whose prompts the step scored a part, with the columns of its tokens. None if the logits are invalid."""
+    """Requests with log-probabilities of prompt tokens, and the columns of these tokens, or None if the logits are invalid."""
 
 
 class Runner:
@@ -70,7 +70,7 @@ class Runner:
         self._device = checkpoint.device
         self._cache = cache
         self._last = torch.zeros(cache.slots, dtype=torch.int64, device=checkpoint.device)
-        # Modules of transformers may read values on the host, which a graph cannot contain.
+        # Models of transformers may read values on the host, which a CUDA graph cannot contain.
         has_graphs = checkpoint.device.type == "cuda" and isinstance(checkpoint.model, LlamaModel)
         self._graphs = DecodeGraphs(checkpoint.model, cache, self._last) if has_graphs else None
 
@@ -79,7 +79,7 @@ class Runner:
         """Execute one step: the forward pass, and the postprocessing of its logits. The host waits for the device once,
         when it reads the copy of all results.
 
-        If this raises an exception, the step has changed nothing that a repetition of it would read.
+        If this raises an exception, the step can be repeated: it has changed nothing that the repetition reads.
         """
         logits = self._forward(step)
         requests = step.sampled

@@ -3,10 +3,9 @@
 The scheduler uses no tensors, no clock and no threads. It plans each step in this order:
 
 1. It removes cancelled requests, whose slots become free at once.
-2. While there are free slots, it assigns one to the oldest waiting request: the slot whose last text is of the same cache
-   scope and shares the longest prefix with the prompt, if the prefix is long enough to be reused, otherwise the lowest free
-   slot. A request with several hypotheses needs one slot for each. If too few are free, it waits, and the requests behind it wait as well, so that
-   they cannot overtake it forever.
+2. While there are free slots, it assigns one to the oldest waiting request (`reusable_slot`). A request with several
+   hypotheses needs one slot for each. If too few are free, it waits, and the requests behind it wait as well, so that they
+   cannot overtake it forever.
 3. It decodes one token for each hypothesis of each request whose prompt was processed completely.
 4. It spends the remaining token budget of the step on prompts, oldest first. A prompt that exceeds the budget is processed
    in chunks over several steps, so that a long prompt never blocks the requests that decode.
@@ -34,13 +33,13 @@ class Sequence:
     scope: str = ""
     """Cache scope. Only requests of the same scope reuse each other's keys and values."""
     slot: int = -1
-    """Slot that reads the prompt, or -1 if the request has no slot."""
+    """Slot in which the prompt is processed, or -1 if the request has no slot."""
     beams: int = 1
     """Number of slots that the request needs."""
     slots: list[int] = field(default_factory=list)
     """All slots of the request. `slot` is the first."""
     read: int = 0
-    """Number of tokens of the prompt that were processed, so that they are in the key-value cache."""
+    """Number of tokens of the prompt that are processed, and in the key-value cache."""
     generated: int = 0
     """Number of tokens generated so far."""
     last: int = -1
@@ -199,8 +198,8 @@ class StepScheduler(Generic[S]):
         """Start a request in a free slot. Later requests of the same scope reuse the keys and values of a shared prefix of at least
         `REUSED_TOKENS` tokens.
         """
-        # The last token of the prompt is always processed, because its logits are needed.
-        # A request for the log-probabilities of its prompt needs the logits of all its tokens.
+        # Always process the last token of the prompt, because its logits are needed. For the log-probabilities of the
+        # prompt, process all tokens.
         end = 0 if sequence.scores_prompt else len(sequence.prompt) - 1
         slot, sequence.read = reusable_slot(self._free, sequence.prompt[:end], sequence.scope)
         others = sorted(self._free.keys() - {slot})[: sequence.beams - 1]

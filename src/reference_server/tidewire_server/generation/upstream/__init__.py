@@ -1,4 +1,7 @@
-"""Engine in front of engines that speak OpenAI's API, such as vLLM, SGLang, TGI, llama.cpp and `transformers serve`."""
+"""Text generation by other servers with OpenAI's API, such as vLLM, SGLang, TGI, llama.cpp and `transformers serve`.
+
+Such a server is called an *engine* here. The *upstream* consists of all engines behind one endpoint.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def add_upstream(
     on_restart: OnRestart | Literal["auto"] = "auto",
     share_prefixes: bool = False,
 ) -> None:
-    """Add the endpoint `generate` to a server, in front of engines that speak OpenAI's API.
+    """Add the endpoint `generate` to a server. It forwards requests to engines with OpenAI's API.
 
     The server starts before the engines answer. Until one of them has answered, it rejects new jobs with 503.
 
@@ -64,7 +67,7 @@ def add_upstream(
     if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
         raise ValueError("the key of the upstream must consist of visible ASCII characters")
     if not urls or not all(map(_is_base_url, urls)):
-        # A URL could contain a key, so the message does not contain it.
+        # Leave the URL out of the message, because it could contain a key.
         example = "http://127.0.0.1:8001/v1, without credentials, which TIDEWIRE_UPSTREAM_KEY may have"
         raise ValueError(f"an upstream must be the URL of an engine, such as {example}")
     engine = UpstreamEngine(

@@ -1,7 +1,7 @@
-"""Parser of the answer of an engine (`AnswerReader`). It has no I/O, and limits and checks everything that an engine sends.
+"""Parser of an engine's answer (`AnswerReader`). It does no I/O, and limits and checks everything that an engine sends.
 
-An engine sends a JSON object per event, and `[DONE]` after the last one. A chunk is not a token: it may have the text of
-several tokens, a part of a character, or no text at all.
+An engine sends one JSON object (*chunk*) per event, and `[DONE]` after the last one. A chunk is not a token: it may have
+the text of several tokens, a part of a character, or no text at all.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MAX_EVENT_BYTES: Final = 1 << 20
 """Maximum size of one event of an engine, in bytes."""
 BYTES_PER_TOKEN: Final = 1 << 15
 SPARE_TOKENS: Final = 64
-"""An answer has at most `BYTES_PER_TOKEN` bytes for each of `max_tokens` + `SPARE_TOKENS` tokens, so the numbers of its events
-and characters are limited, too."""
+"""Tokens in addition to `max_tokens` for the size limit of an answer, which is `BYTES_PER_TOKEN` bytes for each token. This
+also limits the numbers of events and characters."""
 MAX_REASON: Final = 300
-"""Maximum length of an engine's error message that is passed on, in characters."""
+"""Maximum length of an engine's error message that the client gets, in characters."""
 FINISH_REASONS: Final[dict[str, FinishReason | None]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), "stop"),
     **dict.fromkeys(("length", "max_tokens"), "length"),
     **dict.fromkeys(("abort", "error", "cancelled")),
 }
-"""Reasons of engines, and the reasons of the endpoint. None means that the engine has failed."""
+"""Finish reason of an engine → finish reason of the endpoint. None means that the engine has failed."""
 NO_PROBABILITY: Final = -9999.0
 """Log-probability that vLLM sends instead of minus infinity."""
 ROUNDING: Final = 1e-3
-"""Number by which a log-probability may exceed 0 or the last alternative because of rounding."""
+"""Rounding error by which a log-probability may exceed 0 or the last alternative."""
 
 _TOO_LONG: Final = re.compile(
     "context (length|size|window)|context_length|maximum model length|too long|maximum input"
@@ -68,7 +68,7 @@ class _Token(msgspec.Struct):
 
 
 class _Logprobs(msgspec.Struct):
-    """Log-probabilities in the form of chat completions (`content`), or in that of completions (the other members)."""
+    """Log-probabilities in the form of chat completions (`content`), or in the form of completions (the other members)."""
 
     content: list[_Token] | None = None
     tokens: list[str] = []
@@ -93,7 +93,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Counts(msgspec.Struct):
-    """Numbers of tokens in OpenAI's `usage` (the first two), or in `timings` of llama.cpp. Some engines send null for 0."""
+    """Token counts in OpenAI's `usage` (the first two), or in `timings` of llama.cpp. Some engines send null for 0."""
 
     prompt_tokens: Count | None = 0
     completion_tokens: Count | None = 0
@@ -110,10 +110,10 @@ class _StreamedBody(msgspec.Struct):
 
 
 class AnswerReader:
-    """Converts one answer to blocks of the endpoint: rows with the requested columns, without stop strings.
+    """Converts one answer to `Delta` blocks: rows with the requested columns, without stop strings.
 
-    The answer continues after a text with the numbers of tokens `base`. Columns with token ids require the vocabulary. The
-    function `hide` removes the key from a message of the engine.
+    `base` has the token counts of the text after which the answer continues. Columns with token ids require the
+    vocabulary. The function `hide` removes the key from a message of the engine.
     """
 
     def __init__(
@@ -136,26 +136,30 @@ class AnswerReader:
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
-        """Whether the model reasons: text has not followed its reasoning yet."""
+        """Whether the model has sent reasoning, and no text after it yet."""
         self._usage: TokenUsage | None = None
         self.done = False
         """Whether the engine has sent `[DONE]`."""
         self.finish_reason: FinishReason | None = None
-        """Reason why the answer has ended. Afterwards, only the numbers of tokens are read."""
+        """Reason why the answer has ended. Afterwards, only token counts are read."""
 
     def feed(self, data: bytes) -> Delta:
-        """Add bytes of the answer, and return the block that they complete, which may be empty. `UrlError` means that the engine
-        reports a failure, `InputError` that it rejects the input, and any other `EngineError` that another attempt would not help.
+        """Add bytes of the answer, and return the block that they complete, which may be empty.
+
+        Raises:
+            UrlError: The engine reports a failure.
+            InputError: The engine rejects the input.
+            EngineError: The engine failed, and another attempt would not help.
         """
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
         if self._is_empty and data:
-            # The decoder would not recognize the mark in the text that it gets, and would ignore the first event.
+            # Remove the byte order mark. The decoder would not recognize it in the text below, and ignore the first event.
             data, self._is_empty = data.removeprefix(BOM_UTF8), False
         try:
-            # The decoder replaces bytes that are not UTF-8. An engine sends them if it splits a character between two
-            # events, so each byte is passed as one character.
+            # An engine that splits a character between two events sends bytes that are not UTF-8. The decoder would
+            # replace them, so it gets each byte as one character.
             events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
         except EventTooLargeError:
             raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
@@ -172,12 +176,12 @@ class AnswerReader:
             except (EngineError, InputError):
                 if not ended:
                     raise
-                self.done = True  # The text is complete, and only the numbers of tokens are missing.
+                self.done = True  # The text is complete, and only the token counts are missing.
                 break
         return delta
 
     def end(self) -> Delta:
-        """Return the last block. `UrlError` means that the answer is not complete."""
+        """Return the last block. Raise a `UrlError` if the answer is not complete."""
         delta, most = Delta(usage=self._total()), self._request.max_tokens
         if self.finish_reason is None:
             if not (self.done and self._began):
@@ -205,7 +209,7 @@ class AnswerReader:
             delta.usage = self._total()
         if self.finish_reason is None and chunk.choices:
             self._add_choice(delta, chunk.choices)
-        # The numbers count the tokens whose text is held back, so that a new attempt would leave this text out.
+        # Set no mark while text is held back: the counts include its tokens, so a new attempt would leave the text out.
         if delta.usage is not None and not (self._stops.holds or self._text.holds or self._reasoning.holds):
             delta.mark = delta.usage, 0
         return delta
@@ -248,7 +252,7 @@ class AnswerReader:
             delta.text_after = shown
 
     def _tokens_of_text(self, tokens: list[_Token], content: str) -> list[_Token]:
-        """Return the last tokens of a chunk, to which its text belongs. Those before it belong to the reasoning."""
+        """Return the tokens of a chunk's text. They are the last ones, after the tokens of the reasoning."""
         assert self._vocabulary is not None  # noqa: S101 - columns with token ids require it
         ids = [self._known(_id_of(token)) for token in tokens]
         first = 0
@@ -257,7 +261,7 @@ class AnswerReader:
         return tokens[first:]
 
     def _check_rows(self, *, spare: bool) -> None:
-        """Check that all tokens that the engine has counted had log-probabilities. An end-of-text token may have none."""
+        """Check that the engine has sent log-probabilities for all tokens that it counts, except for an end-of-text token."""
         missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows
         if len(self._columns) > 1 and missing > spare and not self._stops.stopped:
             raise EngineError(
@@ -303,13 +307,13 @@ class AnswerReader:
         return min(0.0, round(value, self._request.logprob_decimals)) + 0.0
 
     def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
-        """Return the requested number of alternatives in the order of the specification."""
+        """Return the requested number of alternatives, ordered as the specification requires."""
         wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
         known = {self._known(_id_of(each)): _bounded(each.logprob) for each in token.top_logprobs}
         if len(known) < max(wanted, len(token.top_logprobs)):
             raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
         ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
-        # Some versions of engines repeat the alternatives of another position.
+        # Some versions of engines send the alternatives of another position.
         least, own = ordered[-1][1], _bounded(token.logprob)
         if own > least + ROUNDING if chosen not in known else abs(own - known[chosen]) > ROUNDING:
             raise EngineError(
@@ -324,7 +328,7 @@ def _bounded(value: float | None) -> float:
 
 def _decoded(event: Event) -> _StreamedBody:
     try:
-        # Python's parser also reads parts of characters, as bytes and as surrogates.
+        # Use Python's parser, which accepts incomplete characters, as bytes and as surrogates.
         body = json.loads(event.data.encode("latin-1").decode("utf-8", "surrogateescape"))
         if isinstance(body, dict) and (event.type == "error" or body.get("object") == "error"):
             # Some engines send no member `error`, and `[DONE]` follows, so that the text would count as complete.
@@ -352,7 +356,7 @@ def _id_of(token: _Token) -> int:
         return token.id
     found = _TOKEN_ID.fullmatch(token.token)
     if found is None:
-        # Two tokens can have the same text, so an id is never looked up by its text.
+        # Do not look up the id by the text, because two tokens can have the same text.
         raise EngineError("the engine sent log-probabilities without token ids")
     return int(found[1])
 
@@ -376,7 +380,7 @@ def status_of(error: Any) -> int:
 
 
 def rejection(status: int, message: str) -> EngineError | InputError:
-    """Return the error for a request that an engine rejects with a status, and with a message about it."""
+    """Return the error for a request that an engine has rejected with a status and a message."""
     if status not in {400, 413, 422}:
         return EngineError(f"the engine {message}")
     too_long = status == 413 or _TOO_LONG.search(message) is not None
@@ -386,7 +390,7 @@ def rejection(status: int, message: str) -> EngineError | InputError:
 
 
 def reason_of(body: Any) -> str:
-    """Return the message of an error in one line, from the forms in which engines send it."""
+    """Return the message of an engine's error in one line. Engines send errors in several forms."""
     for name in ("error", "message", "detail"):
         if isinstance(body, dict) and body.get(name):
             body = body[name]

@@ -1,7 +1,8 @@
-"""What each kind of engine accepts (`ENGINE_KINDS`): one table for the request's body, the input's check and the documentation.
+"""Parameters that each kind of engine accepts (`ENGINE_KINDS`). The body of a request, the check of an input and the
+documentation use the same table.
 
-Every sampling parameter is sent, because engines have other defaults, partly from the checkpoint. A parameter that
-a kind does not have is refused before the job starts.
+Every sampling parameter is sent, because the defaults differ between engines and checkpoints. A parameter that a kind
+does not have is refused before the job starts.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ OMIT: Final = object()
 GENERATION_CONFIG: Final = "generation_config"
 """Member of the body of `transformers serve` that contains further parameters as JSON text."""
 TRANSFORMERS_MAX_TOKENS: Final = 1024
-"""Limit of a chat without `max_tokens` at `transformers serve`: its own default, which it does not apply with a
-`generation_config`."""
+"""Value of `max_tokens` for `transformers serve` if a chat has none. It is the default of that server, which does not
+apply it if the body has a `generation_config`."""
 
 
 class Sent(NamedTuple):
-    """How an input member is sent."""
+    """Name and value with which an input member is sent."""
 
     name: str
     """Name in the body."""
     neutral: Any = None
-    """Value that is sent instead of the one that disables the member. None sends the input's own value."""
+    """Value that disables the member at this engine. None if the input's own value does."""
     convert: Callable[[Any], Any] = lambda value: value
     """Function from the input's value to the sent value."""
     only_messages: bool = False
@@ -114,12 +115,12 @@ class EngineKind:
     logprobs_mode: str = "raw"
     """The only `logprobs_mode` that the engine computes."""
     continues: Mapping[str, Any] | None = None
-    """Members of the body with which the engine continues the last message. None if a lost request runs again, because the
-    engine does not report the numbers of tokens in each chunk."""
+    """Members of the body with which the engine continues the last message. None if the engine does not report token counts
+    in each chunk, so that a lost request runs again."""
     salt: str = ""
     """Member of the body that separates the prefix caches of callers."""
     without_limit: Mapping[str, Any] = field(default_factory=dict)
-    """What is sent as `max_tokens` with a prompt and with messages, if it is null. Without a value, the input is refused."""
+    """`prompt` or `messages` → value that is sent if `max_tokens` is null. If it is missing, the input is refused."""
 
 
 _USAGE: Final = {"stream_options": {"include_usage": True}}
@@ -151,7 +152,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         {
             **_USAGE,
             "timings_per_token": True,
-            # These two also count the tokens of the prompt, which differs from their definition in the specification.
+            # Disable both penalties: llama.cpp also counts the tokens of the prompt, contrary to the specification.
             "presence_penalty": 0,
             "frequency_penalty": 0,
             "repeat_last_n": 1 << 16,  # not -1, which newer versions refuse
@@ -176,7 +177,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
 
 
 def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: bool) -> frozenset[str]:
-    """Return the input members that one of the kinds serves if the vocabulary is known, and if there is a chat template."""
+    """Return the input members that at least one of the kinds supports, with or without a vocabulary and a chat template."""
     found = {"prompt", "echo", "n", "logprob_decimals"} | ({"messages"} if chat else set())
     for kind in kinds:
         found |= kind.members.keys() | (
@@ -205,7 +206,7 @@ def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | N
     """Return whether the engine can continue after text that it has generated. Otherwise the request runs again."""
     if usage is None or kind.continues is None or request.json_schema is not None or reasoning:
         return False
-    # After two messages of the assistant, the engine would continue only the second one, or refuse both.
+    # The text is sent as a message of the assistant. After another one, the engine would continue only it, or refuse both.
     return request.messages is None or request.messages[-1].role != "assistant"
 
 
@@ -217,7 +218,7 @@ _DEFAULTS: Final = {
 def request_body(
     request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0
 ) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of the request, which continues after a text that has a number of generated tokens."""
+    """Return the path and the body of a request that continues after `text`, which has `generated` tokens."""
     body: dict[str, Any] = {"model": model, "stream": True, **kind.always}
     for name, sent in kind.members.items():
         value = getattr(request, name)
@@ -234,7 +235,7 @@ def request_body(
         body[kind.salt] = hashlib.sha256(request.cache_scope.encode()).hexdigest()
     chosen: dict[str, Any] = {}
     if len(request.columns) > 1:
-        # Without alternatives, one is requested, because 0 means no log-probabilities for some engines.
+        # Request at least one alternative, because 0 means no log-probabilities for some engines.
         top = max(1, request.top_logprobs)
         chosen = {"logprobs": top} if request.messages is None else {"logprobs": True, "top_logprobs": top}
         chosen |= kind.with_ids or {}

@@ -1,6 +1,6 @@
 """HTTP requests to an engine (`EngineRequests`): its description, and the streams of its answers. Only this module uses httpx2.
 
-Redirects are not followed, because the key would be sent to another place.
+Redirects are not followed, because the key would be sent to another host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NotFoundError(EngineError):
 
 
 class EngineDescription(NamedTuple):
-    """What an engine says about itself, as far as it does."""
+    """Properties that an engine reports, or None or empty if it does not report them."""
 
     kind: str
     models: tuple[str, ...]
@@ -51,10 +51,10 @@ class EngineRequests:
         bearer = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = httpx2.AsyncClient(
             headers={"accept-encoding": "identity", **bearer},
-            # The environment could have credentials for other hosts, or a proxy that sees the key.
+            # Ignore the environment, which could have credentials for other hosts, or a proxy that would see the key.
             trust_env=False,
             verify=ssl.create_default_context(),
-            # An engine that closes an idle connection while a request is sent on it would count as lost.
+            # Keep no idle connections. If an engine closed one just as a request is sent, the request would count as lost.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
@@ -63,8 +63,8 @@ class EngineRequests:
         await self._http.aclose()
 
     async def describe(self, url: str, kind: str | None, model: str | None = None) -> EngineDescription:
-        """Ask an engine for its models, for the context of one of them, and for its kind unless it is known. An engine that does
-        not answer, is loading its model, rejects the key, or has no list of models is a `UrlError`.
+        """Ask an engine for its models, the context of one of them, and its kind unless it is known. Raise a `UrlError` if the
+        engine does not answer, is loading its model, rejects the key, or has no list of models.
         """
         root = url.removesuffix("/v1")
         answer, models = await self._get(f"{url}/models")
@@ -95,7 +95,7 @@ class EngineRequests:
                 if isinstance(paths, dict) and "/load_model" in paths and "/v1/completions" in paths:
                     kind = "transformers"
         lists = answer.status_code == 200 and isinstance(data, list)
-        # `transformers serve` fails to list its models, if it serves a folder.
+        # `transformers serve` cannot list its models if it serves a folder.
         if not lists and (kind != "transformers" or answer.status_code < 500):
             raise UrlError(
                 f"answers GET …/models with the status {answer.status_code}, and not with a list of models; check "
@@ -105,14 +105,14 @@ class EngineRequests:
         return EngineDescription(kind, names, context, chat)
 
     async def _get(self, url: str) -> tuple[httpx2.Response, dict[str, Any]]:
-        """Return an answer and its JSON object, which is empty if it has none."""
+        """Send a GET request. Return the response and its JSON object, or an empty one if the body is not an object."""
         async with self._answer("GET", url, ANSWER_TIMEOUT, timeout=ANSWER_TIMEOUT) as response:
             content = await _json_of(response)
             return response, content if isinstance(content, dict) else {}
 
     async def stream(self, url: str, path: str, body: dict[str, Any]) -> AsyncGenerator[bytes]:
-        """Send a request, and yield the bytes of its answer, after an empty piece when the engine has accepted the request.
-        Closing the iterator closes the connection.
+        """Send a request. Yield empty bytes when the engine has accepted it, then the bytes of the answer. Closing the
+        iterator closes the connection.
 
         Raises:
             UrlError: The engine cannot be reached, fails, is silent or busy, rejects the key, or the connection breaks.
@@ -139,20 +139,20 @@ class EngineRequests:
     async def _answer(
         self, method: str, url: str, within: float, **options: Any
     ) -> AsyncIterator[httpx2.Response]:
-        """Send a request whose answer must begin within some seconds, and convert the exceptions of httpx2."""
+        """Send a request whose answer must begin within `within` seconds. Exceptions of httpx2 become `UrlError`."""
         try:
-            # The time-outs of httpx2 are for each read, and an engine may send informational responses (1xx) without end.
+            # httpx2 limits only each read, and an engine may send informational responses (1xx) without end.
             async with (
                 asyncio.timeout(within) as limit,
                 self._http.stream(method, url, **options) as response,
             ):
                 limit.reschedule(None)
                 if response.headers.get("content-encoding", "identity") != "identity":
-                    # A small compressed answer could fill the memory.
+                    # Refuse compression, because a small answer could fill the memory when it is decompressed.
                     raise EngineError("the engine compressed its answer, which this server does not accept")
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            # Callers read the message, and the reason of a certificate ends with the host.
+            # Remove the host, with which the message about a certificate ends. Callers read this error.
             reason = str(error).partition(", certificate is not valid for")[0] or type(error).__name__
             raise UrlError(f"cannot be reached ({reason})") from None
         except (TimeoutError, httpx2.TimeoutException):
@@ -161,7 +161,7 @@ class EngineRequests:
             raise UrlError(f"closed the connection ({type(error).__name__})", began=True) from None
 
     def hide(self, text: str) -> str:
-        """Return a text of the engine without the key."""
+        """Remove the key from a text that the engine has sent."""
         return text.replace(self._key, "***") if self._key else text
 
     def _failure(self, status: int, content: Any) -> UrlError:
@@ -179,7 +179,7 @@ class EngineRequests:
 
 
 def _check_status(response: httpx2.Response) -> None:
-    """Raise an error if the answer says something about the engine and not about the request."""
+    """Raise an error if the status concerns the engine, and not the request."""
     status = response.status_code
     if status in {401, 403}:
         advice = "set TIDEWIRE_UPSTREAM_KEY or upstream_key_file"
@@ -193,7 +193,7 @@ def _check_status(response: httpx2.Response) -> None:
 
 
 async def _json_of(response: httpx2.Response) -> Any:
-    """Read a limited number of bytes in a limited time, and return their JSON, or their text, or None if there are more."""
+    """Read a body in limited time. Return its JSON, or its text if it is not JSON, or None if it is too large."""
     data = bytearray()
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):

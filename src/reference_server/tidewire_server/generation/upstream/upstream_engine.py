@@ -1,7 +1,7 @@
-"""Engine in front of other engines that speak OpenAI's API (`UpstreamEngine`).
+"""Engine that forwards requests to other engines with OpenAI's API (`UpstreamEngine`).
 
-Each call of `generate` is one attempt. An item whose engine is busy or lost returns to the queue of the endpoint, and the next
-attempt of a request whose answer broke off begins after its text so far:
+Each call of `generate` is one attempt. If the engine is busy or lost, the item returns to the queue of the endpoint. If an
+answer has broken off, the next attempt depends on `on_restart`:
 
   `on_restart` | the engine can continue | next attempt
   -------------+-------------------------+-------------------------------------------------------------------------
@@ -53,7 +53,7 @@ MAX_LOST: Final = 3
 MAX_TOKENS: Final = 1 << 20
 """Maximum of `max_tokens` if the context of the engine is not known."""
 USAGE_SECONDS: Final = 2.0
-"""Seconds for which the numbers of tokens may follow the finish reason or a stop string."""
+"""Time to wait for the token counts after the finish reason or a stop string, in seconds."""
 
 CONTINUED = "the engine was lost while it generated; it continued after the text so far, and tokens at the seam may differ"
 RAN_AGAIN = "the engine was lost while it generated; the request ran again from the start"
@@ -76,9 +76,9 @@ class UpstreamEngine:
     learned: Callable[[], None] = lambda: None
     """Function that is called when the capabilities are known."""
     limit_calls: Callable[[int], None] = lambda _: None
-    """Function that is called with the number of requests that the engines process together, when it changes."""
+    """Function that is called when the number of requests that all engines can process together changes."""
     caps: EngineCapabilities = field(init=False)
-    """Capabilities. Before an engine has answered, they contain what any kind of engine supports."""
+    """Capabilities. Before an engine has answered, they contain the members that any kind of engine supports."""
     _known: EngineDescription | None = None
     _open: tuple[UrlPool, EngineRequests] | None = None
 
@@ -104,7 +104,7 @@ class UpstreamEngine:
         )
 
     async def start(self) -> None:
-        """Begin to ask the engines. It does not wait for their answers."""
+        """Begin to ask the engines for their descriptions, without waiting for the answers."""
         requests = EngineRequests(self.key, self.timeout)
 
         async def probe(url: str) -> None:
@@ -167,7 +167,7 @@ class UpstreamEngine:
         return True
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
-        """Generate text; see `Engine.generate`. The first block is empty, and follows when an engine has accepted the request."""
+        """Generate text; see `Engine.generate`. The first block is empty: it reports that an engine has accepted the request."""
         kind, pool, requests = self._opened()
         try:
             with pool.request() as url:
@@ -177,7 +177,7 @@ class UpstreamEngine:
                         async for block in blocks:
                             yield block
                 except NotFoundError:
-                    # An engine that was restarted with another model refuses at once, so it would get and fail most jobs.
+                    # Check the model. An engine that was restarted with another one refuses at once, and would fail most jobs.
                     self._learn(await requests.describe(url, self.kind, self.model))
                     raise
         except UrlError as error:
@@ -187,7 +187,7 @@ class UpstreamEngine:
             raise EngineBusyError(f"the engine {error}") from None
 
     def _has_text_of_tokens(self, logged: LoggedTokens) -> bool:
-        """Return whether the logged text contains the text of all logged tokens, and no part of it was held back."""
+        """Return whether the logged text is the whole text of the logged tokens, without a part that was held back."""
         if self.caps.vocabulary is None or not logged.token_ids:
             return logged.counted == len(logged.text)
         text = self.caps.vocabulary.text_of_all(logged.token_ids)
@@ -201,7 +201,7 @@ class UpstreamEngine:
         text, base, seam = logged.text, None, 0
         if text or logged.reasoning:
             continues = engine_kinds.can_continue_text(request, kind, logged.usage, logged.reasoning)
-            # Columns cannot be cut at a place in the text.
+            # With several columns, continue only at the end: a place in the text is not a place in the other columns.
             at_end = len(request.columns) == 1 or self._has_text_of_tokens(logged)
             if self.on_loss == "continue" and continues and at_end:
                 base, seam = logged.usage, logged.counted
@@ -224,7 +224,7 @@ class UpstreamEngine:
                     yield reader.feed(data)
                     if reader.done or reader.finish_reason is not None:
                         break
-                # A break or a fault after the finish reason loses at most the numbers of tokens.
+                # Ignore a failure after the finish reason, which loses at most the token counts.
                 with suppress(TimeoutError, EngineError):
                     async with asyncio.timeout(USAGE_SECONDS):
                         while not reader.done and (data := await anext(stream, b"")):
@@ -232,7 +232,8 @@ class UpstreamEngine:
         except InputError:
             if base is None:
                 raise
-            # The text may have more tokens than before, or the chat template may change it. Without usage, it is not continued.
+            # The engine refuses to continue, for example because the text has more tokens than before. Run the request again:
+            # without `usage`, the text is not continued.
             again = self._attempt(requests, url, kind, request, replace(logged, usage=None))
             async with aclosing(again):
                 async for block in again:

@@ -1,4 +1,5 @@
-"""URLs of an upstream (`UrlPool`): the URL with the fewest requests gets the next one, and each is asked again after a failure.
+"""Choice of an engine's URL for each request (`UrlPool`): the usable URL with the fewest requests. After a failure, a URL gets
+no requests until it has answered a question (`probe`).
 
   event    | meaning                                                 | effect on the URL
   ---------+---------------------------------------------------------+---------------------------------------------------
@@ -7,8 +8,8 @@
   failed   | refused, silent, another 5xx, a redirect, a lost answer | takes none until it has answered
   rejected | the key is wrong, or the model or kind is another one   | the same; new jobs get 503 if no URL is usable
 
-A 500 may be due to the request. The last URL that takes requests is therefore asked at once after it, so that the
-other requests do not wait. The table has no row for an error that the request itself has caused, because it says nothing about the URL.
+A 500 may be due to the request. If the only URL that takes requests answers with 500, it is therefore asked at once, so that
+the other requests do not wait. An error that the request itself has caused says nothing about the URL, so it has no row.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ MAX_PAUSE: Final = 30.0
 
 
 class UrlError(EngineError):
-    """A URL does not process a request. `wait` is the number of seconds from `Retry-After`, `began` is whether the engine may have
-    processed a part of the request, and `of_request` is whether the request itself may be the reason.
+    """A URL does not process a request. `wait` is the time from `Retry-After`, in seconds. `began` is true if the engine may have
+    processed a part of the request. `of_request` is true if the request itself may be the reason.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class UrlState:
 
     url: str
     usable: bool = False
-    """Whether the URL has answered, and was not rejected since."""
+    """Whether the URL has answered, without the event `rejected` since."""
     trouble: str = "has not answered yet"
     """Why the URL takes no requests, or empty."""
     until: float = 0.0
@@ -67,9 +68,9 @@ class UrlState:
     """Number of requests that the URL processes."""
 
     def apply(self, error: UrlError, now: float) -> bool:
-        """Apply an error at a time, and return whether an operator should know about it."""
+        """Update the state after an error, and return whether the log should warn the operator."""
         pause = PAUSES[error.event] if error.wait is None else min(MAX_PAUSE, max(MIN_PAUSE, error.wait))
-        # Another request may have been asked to wait for longer.
+        # The answer to another request may have asked for a longer wait.
         self.until = max(self.until, now + pause)
         if error.event == "busy" and not self.trouble:
             return False
@@ -83,11 +84,11 @@ class UrlState:
 
 
 class UrlPool:
-    """Chooses URLs for requests, of which each URL processes up to `limit` at the same time. All methods must be called on the
-    event loop that runs when the pool is created.
+    """Chooses a URL for each request. Each URL processes up to `limit` requests at the same time. All methods must be called
+    on the event loop that runs when the pool is created.
 
-    `probe` asks a URL, and raises `UrlError` if it takes no requests. `limit_calls` is called with the number of requests that may
-    run at all URLs together.
+    `probe` sends a question to a URL, and raises `UrlError` if the URL takes no requests. `limit_calls` gets the number of
+    requests that all URLs together can process, when it changes.
     """
 
     def __init__(
@@ -102,15 +103,15 @@ class UrlPool:
 
     @property
     def unavailable(self) -> str | None:
-        """Reason why no URL can be used yet, or None if one can. Callers read it, so it does not contain the URLs."""
+        """Reason why no URL can be used yet, or None if one can. Clients see it, so it does not contain the URLs."""
         if any(each.usable for each in self._states):
             return None
         return "; ".join(f"engine {number} {each.trouble}" for number, each in enumerate(self._states, 1))
 
     @contextmanager
     def request(self) -> Iterator[str]:
-        """Choose a URL for a request that runs in the `with` block, or raise an `EngineBusyError`. A `UrlError` of the block leaves
-        out the URL for a while.
+        """Choose a URL for a request that runs in the `with` block, or raise an `EngineBusyError`. If the block raises a
+        `UrlError`, the URL gets no requests for a while.
         """
         now = self._loop.time()
         free = [each for each in self._states if each.running < each.calls(now, self._limit)]
@@ -151,7 +152,7 @@ class UrlPool:
             self._tasks[url] = self._loop.create_task(self._watch(url))
 
     async def _watch(self, url: UrlState) -> None:
-        """Wait until a URL takes requests. Ask it until it answers, unless it is only busy."""
+        """Wait until a URL takes requests again. Ask it until it answers, unless it is only busy."""
         while url.trouble or url.until > self._loop.time():
             # A timer may fire a moment early.
             await asyncio.sleep(max(0.0, url.until - self._loop.time()) + 0.001)

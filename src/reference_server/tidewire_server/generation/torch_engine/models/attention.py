@@ -85,7 +85,7 @@ class PrefillChunk:
 class Step:
     """Attention context of a forward pass over decoding slots and prompt chunks.
 
-    What is equal in all layers is computed here: the rows to write, the masks, and the views of the cache.
+    The constructor computes everything that is equal in all layers: the rows to write, the masks and the views of the cache.
 
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
@@ -123,13 +123,13 @@ class Step:
 
 
 class StaticDecode:
-    """Attention context of a forward pass that decodes one token in each of the first slots, with shapes that do not depend on
-    the lengths of the texts, so that the pass can be captured as a CUDA graph.
+    """Attention context of a forward pass that decodes one token in each of the first slots. Its shapes do not depend on the
+    lengths of the texts, so that the pass can be captured as a CUDA graph.
 
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
-        rows: Row of the cache for each slot's current token, [B], int64; see `KVCache.row`. The scratch position for a slot
-            that does not decode.
+        rows: Row of the cache for each slot's current token, [B], int64; see `KVCache.row`. For a slot that does not
+            decode, the row of the scratch position.
         ends: Position of the current token of each slot, [B], int64. Any position for a slot that does not decode.
         length: Number of positions to read in each slot, greater than all positions.
     """
@@ -147,10 +147,10 @@ class StaticDecode:
 
 
 def _decode_of_texts(cache: KVCache, positions: list[int | None]) -> _Decode:
-    """Return the attention for one token of each slot, which reads as far as the longest text.
+    """Return the attention for one token of each slot. In each slot, it reads as many positions as the longest text has.
 
-    The output of a slot that does not decode is not used. It also reads as far as the longest text, so that no mask is
-    necessary if all texts are equally long.
+    This includes slots that do not decode, whose output is not used. Therefore no mask is necessary if all texts are
+    equally long.
     """
     running = [position for position in positions if position is not None]
     longest = max(running)
@@ -215,8 +215,8 @@ class _Chunk:
 class _Masks:
     """Attention masks of one group of requests in a step, one mask for each window length in the model's layers.
 
-    A mask is added to the dot products: it is -inf at hidden positions and 0 elsewhere. Masks of booleans are not used,
-    because `scaled_dot_product_attention` would convert them again in each layer.
+    A mask is added to the dot products: it is -inf at hidden positions and 0 elsewhere. It has no booleans, because
+    `scaled_dot_product_attention` would convert them in each layer.
 
     Args:
         ends: Position of each query, in a shape that broadcasts with the keys on the last axis.

@@ -1,7 +1,7 @@
 """Forward pass of models of the Llama family (`LlamaModel`), with few operators.
 
-The engine uses this class instead of the module of transformers if the checkpoint is a Llama or Mistral model without
-biases.
+The engine uses this class instead of the implementation in transformers if the checkpoint is a Llama or Mistral model
+without biases.
 
 Time budget of a decoding step, in µs, on one thread with AVX-512. The first three columns are the default model with 1, 8
 and 64 requests, the last is a model of 100 million parameters with 1 request. `python bench/engine_cpu.py` measures it.
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
 
 
 class LlamaModel:
-    """A Llama model whose weights come from the module of transformers.
+    """A Llama model with the weights of a model that transformers has loaded.
 
     Args:
         module: `LlamaForCausalLM` or `MistralForCausalLM`. Its layers are removed while their weights are packed, so that
@@ -72,7 +72,7 @@ class LlamaModel:
 
     @staticmethod
     def supports(config: PreTrainedConfig) -> bool:
-        """Return whether this class computes the same as the module of transformers."""
+        """Return whether this class computes the same results as transformers for such a model."""
         return (
             config.model_type in FAMILY
             and config.hidden_act == "silu"
@@ -109,7 +109,7 @@ class LlamaModel:
         return logits
 
     def _rotations(self, module: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the rotation at each position, with the module of transformers.
+        """Compute the rotation at each position with the rotary embedding of a loaded model.
 
         A head x is rotated to x * cos + roll(x, D / 2) * sin, where the first half of sin is negated.
 
@@ -122,7 +122,7 @@ class LlamaModel:
         return cos[0, :, None], sin[0, :, None]
 
     def _pack(self, layer: Any) -> Layer:
-        """Pack the weights of a layer of transformers.
+        """Pack the weights of one decoder layer of a loaded model.
 
         The query heads are reordered from [Hkv, G] to [G, Hkv], together with the inputs of the output product. The output
         of the attention then needs no copy.

@@ -51,7 +51,7 @@ DTYPES = {
 logger = logging.getLogger(__name__)
 
 INTERVAL = 5.0
-"""Minimum number of seconds between two messages about the progress. Models that load faster cause no message."""
+"""Minimum time between two messages about the progress, in seconds. Models that load faster cause no message."""
 
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
@@ -81,7 +81,7 @@ class Checkpoint:
     kv_heads: int
     head_size: int
     weight_bytes: int
-    """Size of the weights, without copies in another layout."""
+    """Size of the weights in bytes, without copies in another layout."""
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
@@ -112,7 +112,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
                 attn_implementation=transformers_model.NAME,
                 use_safetensors=True,
                 output_loading_info=True,
-                # The error of transformers names no weight. The report is checked below.
+                # Raise no error here, because that of transformers names no weight. The report is checked below.
                 ignore_mismatched_sizes=True,
                 # The default implementation of a mixture of experts has no kernel for float64.
                 **({"experts_implementation": "eager"} if kind == torch.float64 else {}),
@@ -387,8 +387,8 @@ def _probe(model: Model, device: torch.device, config: PreTrainedConfig) -> dict
         raise UnsupportedAttentionError(
             f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
         )
-    # transformers takes the windows from its masks, which are created according to the types of the layers. If a layer passed
-    # another window to the attention function, the texts would differ.
+    # transformers itself takes the window of a layer from the layer's type. If the layer passed another window to the
+    # attention function, the engine would generate other texts than transformers.
     for layer, name in enumerate(getattr(config, "layer_types", None) or ()):
         if (probe.windows[layer] is not None) != (name == "sliding_attention"):
             raise UnsupportedAttentionError(
@@ -431,7 +431,7 @@ def _end_ids(folder: Path, config: PreTrainedConfig, tokenizer: PreTrainedTokeni
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error's message, and the second line, if the first is only its heading."""
+    """Return the first line of an error's message, with the second line if the first is only a heading."""
     first, *others = str(error).strip().split("\n")
     if first.endswith(":") and others:
         return f"{first} {others[0].strip()}"
@@ -465,8 +465,8 @@ def _counted(items: Any, interval: float) -> Iterator[Any]:
 def vocabulary_of_tokenizer(
     tokenizer: PreTrainedTokenizerBase, size: int, end_ids: Iterable[int] = ()
 ) -> Vocabulary:
-    """Read the first `size` ids of a tokenizer's vocabulary. Tokens that end a text count as special, also if the tokenizer
-    does not say so, because they add nothing to it.
+    """Read the first `size` ids of a tokenizer's vocabulary. Tokens that end a text count as special even if the tokenizer
+    does not mark them, because they add nothing to the text.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.

@@ -1,6 +1,6 @@
 """Changes of the logits before temperature and filters (`LogitsProcessor`): bias, penalties and the mask of a grammar.
 
-They are applied in this order. Raw log-probabilities do not contain them.
+The changes are applied in this order. Raw log-probabilities do not contain them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LogitsProcessor:
         size: Size of the vocabulary.
         device: Device of the logits.
         bias: Numbers that are added to the logits, by token id.
-        repetition: Number by which positive logits of tokens that occurred are divided, and negative ones multiplied.
+        repetition: Divisor of the positive logits, and factor of the negative logits, of tokens that occurred.
         presence: Number that is subtracted from the logits of tokens that were generated.
         frequency: Number that is subtracted for each time that a token was generated.
         grammar: Grammar that the text must match, or None.
@@ -65,8 +65,8 @@ class LogitsProcessor:
             self._grammar.mask(logits)
 
     def add(self, tokens: torch.Tensor) -> None:
-        """Record generated tokens for the penalties, [N], int64, on the device. This allocates no memory, because a step
-        that failed here would be repeated, and count its token twice.
+        """Record generated tokens for the penalties, [N], int64, on the device. Allocate no memory here: a step that failed
+        here would be repeated, and count its token twice.
         """
         if self._occurred is not None:
             self._occurred.index_fill_(0, tokens, value=True)

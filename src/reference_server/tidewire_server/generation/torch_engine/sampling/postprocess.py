@@ -1,7 +1,7 @@
 """Postprocessing of a step: from the logits to sampled tokens, log-probabilities and ranks.
 
-Everything is computed on the device without waiting for it. The runner copies the tensors of all parts of a step to the host
-at once, and `on_host` converts the copies. Nothing is computed that no request of the step asked for.
+Everything is computed on the device without waiting for it. The runner copies all tensors of a step to the host at once, and
+`on_host` converts the copies. Only results that a request of the step asks for are computed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SampledTokens:
 
     Args:
         logits: Logits of the next tokens, [B, V], float32.
-        requests: The requests of the rows.
+        requests: The request of each row.
     """
 
     def __init__(self, logits: torch.Tensor, requests: Sequence[Scored]) -> None:
@@ -71,7 +71,7 @@ class SampledTokens:
             self.tensors.extend(score_columns(distributions, tokens, self._scorings))
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Sampled]:
-        """Convert the copies of `tensors`."""
+        """Convert the host's copies of `tensors` to the sampled tokens of the requests."""
         chosen, valid, *columns = arrays
         values: list[Values] = [{}] * len(chosen)
         for i, found in zip(self._rows, values_of(columns, self._scorings), strict=True):
@@ -102,7 +102,7 @@ class PromptScores:
             self.tensors = score_columns(logits, to_device(self._ids, logits.device), self._scorings)
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Values] | None:
-        """Convert the copies of `tensors` to the JSON of the prompt's columns of each token, or None if the logits are invalid (NaN)."""
+        """Convert the host's copies of `tensors` to the columns of each prompt token, as JSON. None if logits are NaN."""
         if self._ids and np.isnan(arrays[0][:, 0]).any():
             return None
         rest = values_of(arrays, self._scorings)

@@ -1,16 +1,15 @@
-"""Sampling of tokens: the token with the best ratio of its random number to its probability wins.
+"""Sampling of tokens that does not depend on the other requests in the batch (`sample`).
 
-A random number with an exponential distribution is divided by the probability of its token, and the token with the lowest
-ratio is selected, which is the Gumbel-max trick without logarithms of probabilities. The number depends only on the seed,
-the position and the id of the token. For equal logits, the tokens of a request therefore do not depend on the other requests
-in the batch, on the request's row in the batch, or on the number of steps in which the prompt was processed. The logits
-themselves can differ in their last digits, because kernels depend on the number of rows. This changes a token only if the
-two lowest ratios are equal up to rounding error. With the inverse of the cumulative sum, it would move the borders between
-all tokens.
+Each token gets a random number with an exponential distribution, and the token with the lowest ratio of number to
+probability is selected. This is the Gumbel-max trick without logarithms. The number depends only on the seed, the position
+and the id of the token. For equal logits, the result therefore does not depend on the other requests in the batch, on the
+request's row, or on the number of steps in which the prompt was processed. The logits themselves can differ in their last
+digits, because kernels depend on the number of rows. This changes a token only if the two lowest ratios are equal up to
+rounding error. Sampling from the cumulative sum would be more sensitive: a difference moves the borders between all tokens.
 
-A number for each of 32,000 tokens would take longer than the softmax. So blocks of tokens compete first, each with one
-number and the sum of its probabilities, and then the tokens of the block that won. The probabilities of the results are the
-same, because the minimum of exponential random numbers is exponential, too.
+Computing a random number for each of 32,000 tokens would take longer than the softmax. Therefore blocks of tokens compete
+first, each with one number and the sum of its probabilities, and then the tokens of the block that won. The probabilities of
+the results are the same, because the minimum of exponential random numbers is exponential, too.
 
 At 64 rows, a vocabulary of 32,000 and one CPU thread, `softmax` takes 1 ms. Filters additionally sort the values of their
 rows, which takes 5 ms with numpy (SIMD), and 150 ms with `torch.sort` (bench/engine_sampling.py).
@@ -112,14 +111,14 @@ def _winner(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """
     sums = _block_sums(weights)
     blocks = torch.arange(sums.shape[-1], device=weights.device)
-    # The numbers of blocks have negative ids, so that they differ from those of tokens.
+    # The random numbers of blocks use negative ids, so that they differ from those of tokens.
     winner = (exponential_numbers(keys, ~blocks) / sums).argmin(-1, keepdim=True)
     ids, block = _block(weights, winner)
     return ids.gather(-1, (exponential_numbers(keys, ids) / block).argmin(-1, keepdim=True))[:, 0]
 
 
 def _block_sums(weights: torch.Tensor) -> torch.Tensor:
-    """Return the sums of the blocks of each row, [B, V / BLOCK] rounded up, float64."""
+    """Return the sum of each block of `BLOCK` tokens in each row, [B, V / BLOCK] rounded up, float64."""
     rows, size = weights.shape
     whole = size - size % BLOCK
     sums = weights[:, :whole].view(rows, -1, BLOCK).sum(-1)

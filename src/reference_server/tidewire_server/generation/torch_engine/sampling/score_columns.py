@@ -1,7 +1,6 @@
-"""Log-probabilities of a batch as columns (`Scoring`, `score_columns`, `values_of`): computed on the device, and written as JSON
-on the host.
+"""Log-probabilities of a batch: computed on the device (`score_columns`), and written as JSON on the host (`values_of`).
 
-The numbers of all rows of a step are converted to JSON by one call, and the text is then divided. No Python object is
+One call converts the numbers of all rows of a step to JSON, and the text is then divided. No Python object is
 created for a single candidate: the log, the readers and the digest of the job all use the same text. With 5 candidates,
 this takes 0.2 µs per token, and with 64 candidates 1.8 µs. With lists of Python numbers, it took 0.4 and 9.6 µs, and the
 log writer had to check and copy each number.
@@ -32,7 +31,7 @@ class Scoring:
     top: int = 0
     """Number of most probable tokens to return for each generated token."""
     max_top: int = 20
-    """Maximum number of tokens that are returned with the ties `all`."""
+    """Maximum number of tokens that are returned if the input member `ties` is `all`."""
     ranks: bool = False
     ties: Literal["cut", "count", "all"] = "cut"
     mode: Literal["raw", "processed"] = "raw"
@@ -51,7 +50,7 @@ class Scoring:
 def score_columns(
     logits: torch.Tensor, chosen: torch.Tensor, scorings: Sequence[Scoring]
 ) -> list[torch.Tensor]:
-    """Compute the log-probabilities of the chosen tokens and the asked ids, the most probable tokens, ranks and ties."""
+    """Compute the log-probabilities of the chosen tokens and the requested ids, the most probable tokens, ranks and ties."""
     n = min(max(s.candidates for s in scorings), logits.shape[-1])
     asked = None
     if any(s.token_ids for s in scorings):
@@ -74,11 +73,11 @@ def values_of(columns: Sequence[np.ndarray], scorings: Sequence[Scoring]) -> lis
     """Convert the arrays of one step to the JSON of the elements of the columns of each request.
 
     Args:
-        columns: The log-probabilities of the chosen token, of the most probable tokens and of the asked ids, [B, 1 + n + s],
-            float32; the ids of the most probable tokens, [B, n], int32; the ranks, [B], int32; and, if a request asks for
-            ties, the numbers of tokens above and at the level of the last of the top tokens, [B, 2], int32. Empty if
+        columns: The log-probabilities of the chosen token, of the most probable tokens and of the requested ids,
+            [B, 1 + n + s], float32; the ids of the most probable tokens, [B, n], int32; the ranks, [B], int32. If a request
+            asks for ties, also the numbers of tokens above the last top token and equal to it, [B, 2], int32. Empty if
             `scorings` is empty.
-        scorings: What each of the B requests asks for.
+        scorings: The log-probabilities that each of the B requests asks for.
     """
     if not columns:
         return []

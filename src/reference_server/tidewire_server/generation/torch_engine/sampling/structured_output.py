@@ -37,12 +37,12 @@ LIBRARY_LIMITS: Final = LLParserLimits(
     verbose_errors=False,
 )
 """Limits of the library on the effort of compiling, on the effort of one mask, and on the states that a generation keeps.
-They are a tenth of the defaults of the library, or less. Without `precompute_large_lexemes`, the library would search for the
+They are at most a tenth of the library's defaults. Without `precompute_large_lexemes`, the library would search for the
 first bytes of a text without any limit."""
 
 MIN_SHARED_STEPS: Final = 16
-"""Number of steps shared with other requests before which the masks of a request never take too long. The first masks of a
-request take longest."""
+"""Number of steps shared with other requests after which `max_mask_share` applies to a request. The first masks of a request
+take longest, so they alone do not make it fail."""
 
 LAYOUT: Final[JsonCompileOptions] = {
     "whitespace_flexible": False,
@@ -53,21 +53,21 @@ LAYOUT: Final[JsonCompileOptions] = {
 continue with whitespace until `max_tokens`."""
 
 CONTROL_CHARACTER: Final = re.compile(r"\\u00[01]|\\u007f|\\x[01]|\\x7f|\\[vac]|\x7f", re.IGNORECASE)
-"""Part of the JSON of a schema that is or names a control character, so that a string or a pattern may require a text with other
-escapes than `PLAIN_ESCAPES`."""
+"""Control character or its escape in the JSON of a schema. A string or pattern with it may require a text with other escapes
+than `PLAIN_ESCAPES`."""
 
 PLAIN_ESCAPES: Final = 'bfnrt"\\'
-"""Letters of the escapes in a text, if its schema allows that there are no others. With `\\u0061`, the name `a` of a property
-would count as an additional name, whose value has another schema."""
+"""Letters that may follow a backslash in the text, unless the schema needs others. If `\\u0061` were allowed, the property name
+`a` written in this way would count as an additional property, whose value has another schema."""
 
 _EXPLANATIONS: Final = {
     "NoExtensionBias": "no JSON text satisfies the schema, for example because a `$ref` refers to itself",
 }
-"""What an error of the library means, if its text does not say it."""
+"""Name of an error of the library → its meaning, which the library's text does not explain."""
 
 
 def _one_line(error: str) -> str:
-    """Return the first line of an error of the library, and its last one if the first only announces it."""
+    """Return the first line of an error of the library, with the last line if the first is only a heading."""
     first, *others = [line.strip() for line in error.strip().split("\n")]
     return f"{first} {others[-1]}" if first.endswith(":") and others else first
 
@@ -131,10 +131,10 @@ class Grammar:
     def __init__(self, matcher: LLMatcher, size: int) -> None:
         self._matcher = matcher
         self._size = size
-        self._forced: deque[int] = deque()
         # Tokens of a text that the grammar requires. It is tokenized once, and needs no masks.
-        self._seconds = 0.0
+        self._forced: deque[int] = deque()
         # CPU time for the last mask and the token after it
+        self._seconds = 0.0
         self._shared_steps = 0
         self._shared_seconds = self._mask_seconds = 0.0
         self._refusal: str | None = None
@@ -184,7 +184,7 @@ class Grammar:
         """Record the duration of a step that the request shared with other requests, and set `error` if the masks of this
         request took more than `max_share` of such steps.
 
-        A mask counts with its CPU time, so that a busy machine makes no request fail.
+        Masks are measured in CPU time, so that no request fails because the machine is busy.
         """
         self._shared_steps += 1
         self._shared_seconds += seconds

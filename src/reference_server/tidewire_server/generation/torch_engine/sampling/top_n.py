@@ -93,8 +93,8 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
 
     `torch.topk` does not define which of several equal logits it selects, or in which order, so the ids would differ
     between devices. On a CPU, the tokens whose logits are at least the n-th highest logit are selected by a comparison. Rows
-    with ties at the cut are processed separately. On a GPU, all rows are processed in this way, because reading the values
-    would stop the device.
+    with several tokens at this logit are processed separately. On a GPU, all rows are processed in this way, because reading
+    the values would stop the device.
     """
     size = logits.shape[-1]
     if n == 0:
