@@ -13,6 +13,8 @@ Short job: a client calls `run` with this function repeatedly, one call after an
 result is the CPU time of the client process per call. For comparison, httpx posts the same submit and reads the event
 stream in the response to its end. `httpx.Client` and `httpx.AsyncClient` are measured in separate processes.
 
+Crowd: many short jobs that start at once, with `asyncio.gather`. The result is the CPU time of the client process per job.
+
 Memory: the growth of the peak memory of a client process while it receives a document. The growth during the first job
 of the process is not included. The document arrives as one value, or it grows by appends of `APPEND` characters.
 
@@ -46,6 +48,10 @@ DOCUMENTS = (1_000_000, 4_000_000, 12_000_000)
 MEMORY_ROUNDS = 5
 APPEND = 1_000
 KINDS = ("httpx-sse + json", "openai", "tidewire, async", "tidewire, blocking")
+JSON = {"Content-Type": "application/json"}
+CROWD = ("httpx", "httpx2", "tidewire, async")
+CROWDS = (300, 1_000)
+"""Numbers of short jobs that start at once."""
 SHORT_JOB = ("httpx, blocking", "httpx, async", "tidewire, blocking", "tidewire, async")
 
 SERVER = """
@@ -334,30 +340,45 @@ def memory(url: str, way: str, characters: int) -> None:
     print(json.dumps({"way": way, "document": characters, "grown": grown * 1024}))
 
 
-def crowd(url: str, jobs: int) -> None:
-    """Print the wall time of `jobs` jobs with each client in seconds, and the threads of the blocking client.
+def crowd(kind: str, url: str, jobs: int) -> None:
+    """Print the CPU time of the client per short job in milliseconds, and the wall time in seconds, if all jobs start at once.
 
-    The async client runs all jobs concurrently. The blocking client is called from 16 threads.
+    httpx and httpx2 have their default limit of 100 connections, and no time limit for the wait for a connection.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    import httpx
+    import httpx2
 
-    from tidewire import AsyncClient, Client
+    from tidewire import AsyncClient
 
     async def together() -> list[object]:
-        async with AsyncClient(url) as client:
-            return await asyncio.gather(*(client.run("one") for _ in range(jobs)))
+        if kind == "tidewire, async":
+            async with AsyncClient(url) as client:
+                return await asyncio.gather(*(client.run("one") for _ in range(jobs)))
+        async with {"httpx": httpx, "httpx2": httpx2}[kind].AsyncClient(timeout=None) as http:
+            submit = {"content": b'{"input":{}}', "headers": {"Accept": "text/event-stream"} | JSON}
+            posted = (http.post(f"{url}/v1/endpoints/one/jobs", **submit) for _ in range(jobs))
+            streams = [response.content for response in await asyncio.gather(*posted)]
+            return [1 if b'["s","/items/0/value",1]' in stream else None for stream in streams]
 
-    begun = time.perf_counter()
+    began, spent = time.perf_counter(), time.process_time()
     values = asyncio.run(together())
-    by_async = time.perf_counter() - begun
+    if values != [1] * jobs:
+        sys.exit(f"{kind}: a value is wrong")
+    print(json.dumps([(time.process_time() - spent) / jobs * 1e3, time.perf_counter() - began]))
+
+
+def threads(url: str, jobs: int) -> None:
+    """Print the number of threads of a blocking client that 16 threads call."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tidewire import Client
+
     with Client(url) as client, ThreadPoolExecutor(16) as pool:
-        begun = time.perf_counter()
-        values += list(pool.map(lambda _: client.run("one"), range(jobs)))
-        by_blocking = time.perf_counter() - begun
+        values = list(pool.map(lambda _: client.run("one"), range(jobs)))
         own = sum(thread.name == "tidewire-client" for thread in threading.enumerate())
-    if values != [1] * (2 * jobs):
+    if values != [1] * jobs:
         sys.exit("a value is wrong")
-    print(json.dumps({"jobs": jobs, "async_s": by_async, "blocking_s": by_blocking, "client_threads": own}))
+    print(json.dumps(own))
 
 
 # --- the whole measurement
@@ -419,7 +440,13 @@ def measure(arguments: argparse.Namespace) -> dict:
             for way in ("value", "appends")
             for characters in DOCUMENTS
         ]
-        many = run("crowd", url, arguments.jobs)
+        many: dict[tuple[str, int], list[list[float]]] = {
+            (kind, jobs): [] for jobs in CROWDS for kind in CROWD
+        }
+        for _ in range(arguments.rounds):
+            for (kind, jobs), found in many.items():
+                found.append(run("crowd", kind, url, jobs))
+        client_threads = run("threads", url, min(CROWDS))
     return {
         "n": arguments.n,
         "repetitions": 3 * arguments.rounds,
@@ -430,7 +457,12 @@ def measure(arguments: argparse.Namespace) -> dict:
         "short_jobs": arguments.short_jobs,
         "short_rounds": arguments.short_rounds,
         "memory": sizes,
-        "crowd": many,
+        "crowd": [
+            {"client": kind, "jobs": jobs, "ms": statistics.median(cpu), "seconds": statistics.median(wall)}
+            for (kind, jobs), found in many.items()
+            for cpu, wall in [zip(*found, strict=True)]
+        ],
+        "client_threads": client_threads,
     }
 
 
@@ -442,6 +474,7 @@ def main() -> None:
         "short": short_jobs,
         "memory": memory,
         "crowd": crowd,
+        "threads": threads,
     }
     if len(sys.argv) > 1 and sys.argv[1] in roles:
         values = [int(each) if each.isdigit() else each for each in sys.argv[2:]]
@@ -473,7 +506,6 @@ def main() -> None:
         default=7,
         help="number of processes per client that run short jobs (%(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=300, help="number of concurrent jobs (%(default)s)")
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "client.json")
     arguments = parser.parse_args()
 
@@ -493,11 +525,12 @@ def main() -> None:
             f"{'memory, ' + row['way']:22} {row['grown'] / row['document']:7.2f} x a document of "
             f"{row['document']:,} bytes"
         )
-    print(
-        "{jobs} concurrent jobs: async {async_s:.2f} s, blocking {blocking_s:.2f} s, threads of the blocking "
-        "client {client_threads}".format(**result["crowd"])
-    )
-    save(arguments.json, result, "tidewire", "httpx", "httpx-sse", "openai")
+    for row in result["crowd"]:
+        print(
+            f"{row['jobs']:,} jobs at once, {row['client']:16} {row['ms']:5.2f} ms of CPU per job, {row['seconds']:.2f} s"
+        )
+    print(f"threads of the blocking client: {result['client_threads']}")
+    save(arguments.json, result, "tidewire", "httpx", "httpx2", "httpx-sse", "openai")
 
 
 if __name__ == "__main__":

@@ -107,9 +107,11 @@ def main() -> None:
             "  bytes.\n"
             "- The first value should arrive at most 2 ms (wall time) later than at a client that only reads bytes.\n"
             "- The memory of the client should grow by at most 3 × the size of the document.\n\n"
-            "`AsyncClient` and `Client` both use the connection pool of `httpx.AsyncClient`, which takes more CPU time than\n"
+            "`AsyncClient` and `Client` both use the connection pool of `httpx2.AsyncClient`, which takes more CPU time than\n"
             "`httpx.Client` for the same bytes. The target for short jobs refers to `httpx.Client`. `Client` also passes each call\n"
-            "to its background thread and back.",
+            "to its background thread and back. The third table shows short jobs that a program starts at once, with\n"
+            "`asyncio.gather`. A pool takes longer for each request, the more connections it has. httpx and httpx2 open at most 100\n"
+            "by default, and the async client sends at most 64 requests at once.",
             tables.client,
         ),
         section(

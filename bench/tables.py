@@ -339,13 +339,22 @@ def client() -> str:
         for kind, found in short.items()
     ]
     short_head = ["short job", "CPU, ms", "× httpx.Client", "× httpx.AsyncClient"]
+    crowds = {(row["client"], row["jobs"]): row["ms"] for row in result["crowd"]}
+    numbers = sorted({jobs for _, jobs in crowds})
+    crowd = table(
+        ["short jobs that start at once, CPU per job, ms", *(f"{jobs:,} jobs" for jobs in numbers)],
+        [
+            [client, *(f"{crowds[client, jobs]:.2f}" for jobs in numbers)]
+            for client in dict.fromkeys(client for client, _ in crowds)
+        ],
+    )
     return (
-        f"{table(head, rows)}\n\n{table(short_head, short_rows)}\n\n{memory}\n\n"
+        f"{table(head, rows)}\n\n{table(short_head, short_rows)}\n\n{crowd}\n\n{memory}\n\n"
         f"The numbers are medians of {result['repetitions']} repetitions with {result['n']:,} events, and of {result['short_rounds']} "
         f"repetitions with {result['short_jobs']:,} short jobs. The time from the submission of a job to its first value is "
         f"{first}; *raw* is a client that only reads bytes. The last table shows the peak growth of the client's memory while it "
-        f"receives a document, divided by the size of the document. With {result['crowd']['jobs']} "
-        f"concurrent jobs, the client has {result['crowd']['client_threads']} thread. All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
+        f"receives a document, divided by the size of the document. A blocking client "
+        f"that 16 threads call has {result['client_threads']} thread of its own. All numbers were measured with Python {result['python']}, using {versions(result['versions'])}.\n"
     )
 
 
