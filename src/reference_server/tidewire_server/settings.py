@@ -442,8 +442,8 @@ class Launch(BaseModel):
     )
     upstream: tuple[str, ...] = Field(
         (),
-        description="URL of an OpenAI-compatible engine that generates the texts, such as http://127.0.0.1:8001/v1. Several "
-        "URLs share the load.",
+        description="URL of an OpenAI-compatible engine. The engine generates the texts, for example at "
+        "http://127.0.0.1:8001/v1. Several URLs share the load.",
     )
     upstream_kind: Literal["auto", "vllm", "sglang", "tgi", "llama.cpp", "transformers", "openai"] = Field(
         "auto", description="Kind of the upstream; openai for any other, auto to ask it."
