@@ -79,8 +79,8 @@ def main() -> None:
             "  should arrive within 3 ms.\n\n"
             "The server applies and logs each event before it sends the event, so that a lost connection loses no event. By\n"
             "default, the server merges tokens that follow each other within 5 ms, or within up to 50 ms when it falls behind. The\n"
-            "target for 600 streams is for a machine on which they saturate a core with sse-starlette. On a faster machine, see the\n"
-            "rows with 1,000 streams: sse-starlette falls behind more and more, and the server sends fewer events instead.",
+            "target for 600 streams is for a machine on which they saturate a core with sse-starlette. On a faster machine, 1,000\n"
+            "streams are near this limit, and the results of sse-starlette vary between rounds.",
             tables.streams,
         ),
         section(

@@ -4,7 +4,7 @@ steady      100 streams, then 600 and 1,000, of 50 tokens per second each. One p
             streams through raw sockets. Measured: the delay of each token after its due time at the reader, and the server's
             CPU time. Targets: with 100 streams, 99 % of the tokens within 20 ms, at less than half a core; with 600 streams,
             a 99th percentile of at most 1/5 of sse-starlette's; no token lost. On a fast machine, 600 streams saturate
-            no server, and 1,000 saturate sse-starlette.
+            no server, and 1,000 are near the limit.
 isolated    300 streams of 50 tokens per second, so that each token is an event of its own. Measured: the server's CPU time
             per event, including its share of the end of the stream, as the median of five rounds in which the servers
             alternate. `raw ASGI` shows the cost of the function and of one system call per event: it sends prepared bytes

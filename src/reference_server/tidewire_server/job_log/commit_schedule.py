@@ -12,7 +12,7 @@ events of one stream. More appends are then merged into one event, so that all j
   more than 1/4 of the window   | four times the recent delay of a round, at most `WIDEST`
 
 An overloaded event loop calls each function about once in each iteration. With a factor of two, every second append would
-still be an event of its own, and a server with 900 streams would fall behind more and more (bench/streams.py).
+still be a separate event, and a server with 900 streams would fall behind more and more (bench/streams.py).
 """
 
 import asyncio
