@@ -319,7 +319,7 @@ def test_answer_is_read_in_pieces_of_any_size():
 
 def test_byte_order_mark_does_not_hide_the_first_event():
     answer = reader()
-    pieces = b"", b"\xef\xbb\xbf: ping\n\n" + b'data: {"choices":[{"text":"', b'\xef\xbb\xbfab"}]}\n\n'
+    pieces = b"", b"\xef", b"\xbb\xbf: ping\n\n" + b'data: {"choices":[{"text":"', b'\xef\xbb\xbfab"}]}\n\n'
     assert texts([answer.feed(piece) for piece in pieces]) == ["\ufeffab"]
 
 

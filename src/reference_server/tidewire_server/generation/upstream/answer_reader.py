@@ -131,8 +131,8 @@ class AnswerReader:
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
-        self._is_empty = True
-        """Whether the engine has sent no byte."""
+        self._start: bytes | None = b""
+        """First bytes of the answer, as long as they may be a part of a byte order mark. None afterwards."""
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
@@ -154,9 +154,12 @@ class AnswerReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
-        if self._is_empty and data:
+        if self._start is not None:
             # Remove the byte order mark. The decoder would not recognize it in the text below, and ignore the first event.
-            data, self._is_empty = data.removeprefix(BOM_UTF8), False
+            self._start += data
+            if self._start != BOM_UTF8 and BOM_UTF8.startswith(self._start):
+                return Delta()
+            data, self._start = self._start.removeprefix(BOM_UTF8), None
         try:
             # An engine that splits a character between two events sends bytes that are not UTF-8. The decoder would
             # replace them, so it gets each byte as one character.
