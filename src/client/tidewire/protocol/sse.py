@@ -212,7 +212,7 @@ class Decoder:
         """Decode complete events.
 
         If all of them have the usual shape, one regular expression decodes them. Line by line, tokens would be decoded at
-        1.3 to 1.5 times the speed of httpx2-sse instead of 2.7 to 2.9 times, which misses the target of 1.5 (bench/decoder.py).
+        1.3 to 1.5 times the speed of httpx-sse instead of 2.7 to 2.9 times, which misses the target of 1.5 (bench/decoder.py).
         """
         # The list is ["", id, event, data, "", id, event, data, …, ""]. The list contains None for each line that an event
         # does not have.
