@@ -317,10 +317,11 @@ def test_answer_is_read_in_pieces_of_any_size():
         assert answer.done
 
 
-def test_byte_order_mark_does_not_hide_the_first_event():
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_byte_order_mark_does_not_hide_the_first_event(size):
+    data = 'data: {"choices":[{"text":"\ufeffab"}]}\n\n'.encode("utf-8-sig")
     answer = reader()
-    pieces = b"", b"\xef", b"\xbb\xbf: ping\n\n" + b'data: {"choices":[{"text":"', b'\xef\xbb\xbfab"}]}\n\n'
-    assert texts([answer.feed(piece) for piece in pieces]) == ["\ufeffab"]
+    assert texts([answer.feed(data[at : at + size]) for at in range(0, len(data), size)]) == ["\ufeffab"]
 
 
 def test_event_at_the_limit_is_read_and_one_above_is_not():
