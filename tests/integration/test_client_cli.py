@@ -492,6 +492,15 @@ def test_map_with_an_idempotency_key_runs_each_input_once(url, tmp_path):
         assert client.run("most_runs_of_an_input") == [30, 1]
 
 
+def test_files_may_begin_with_a_byte_order_mark(url, tmp_path):
+    file = write_lines(tmp_path, '\ufeff{"x": 1}', '{"x": 2}')
+    assert [
+        json.loads(line)["value"]["x"] for line in run("map", url, "point", file).stdout.splitlines()
+    ] == [1, 2]
+    (input_file := tmp_path / "input.json").write_text('\ufeff{"x": 3}')
+    assert json.loads(run("call", url, "point", "--input", f"@{input_file}").stdout)["x"] == 3
+
+
 INVALID_LINES = [
     ("foo", "not JSON: Expecting value at character 0"),
     ("{x: 2}", "not JSON: Expecting property name enclosed in double quotes at character 1"),

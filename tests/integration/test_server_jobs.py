@@ -149,6 +149,10 @@ def make_server(**settings: object) -> Server:
         return "three"  # type: ignore[return-value]
 
     @endpoint
+    def elements() -> list[int]:
+        yield 1  # type: ignore[misc]
+
+    @endpoint
     def nothing() -> Iterator[int]:
         yield from ()
 
@@ -374,6 +378,12 @@ def test_a_non_finite_number_in_a_model_fails_with_its_path(peer):
 
 def test_member_names_are_converted_to_strings(peer):
     assert peer.value("wrong", {"kind": "key"}) == {"1": "x", "2,3": "y"}
+
+
+def test_a_generator_of_elements_is_told_how_to_append_them(peer):
+    error = failed(peer, "elements")["error"]
+    assert error["code"] == "invalid_value"
+    assert "yield Append([element])" in error["detail"]
 
 
 @pytest.mark.parametrize("endpoint", ["wrong_type", "nothing"])

@@ -1,6 +1,7 @@
 """Read the arguments of the commands: members in the form KEY=VALUE, JSON inputs, JSON Lines files, and headers."""
 
 import base64
+import codecs
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -45,7 +46,9 @@ def _read_token(path: Path) -> str:
 
 def _read_text(path: Path, argument: str) -> str:
     try:
-        return expanded(path).read_text(encoding="utf-8")
+        return expanded(path).read_text(
+            encoding="utf-8-sig"
+        )  # some editors begin files with a byte order mark
     except OSError as error:
         raise ValueError(f"{argument}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -129,7 +132,8 @@ class InputLines:
             if not line.strip():
                 continue
             try:
-                value = loads(line)
+                # Some editors begin files with a byte order mark.
+                value = loads(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
             except StrictJsonError as error:
                 self.fault = f"{self._source}, line {number}: {error}"
                 return

@@ -178,6 +178,11 @@ def _warn_about_return(endpoint: Endpoint, writer: ItemWriter) -> None:
         writer.note_once(text, "warning")
 
 
+_ADD_ELEMENTS: Final = (
+    ". Each `yield` replaces the whole array: to add an element, use `yield Append([element])`. If each element is a complete "
+    "value, annotate the function `-> Iterator[T]`, where T is the type of the element"
+)
+
 _GROWING: Final = (list, dict, BaseModel)
 """Types of values that may be large."""
 
@@ -222,7 +227,10 @@ class YieldedSteps:
             # would take time proportional to n².
             large = len(value) > _LARGE_TEXT if isinstance(value, str) else isinstance(value, _GROWING)
             if self._first or not large:
-                self._endpoint.value.check(self._endpoint.value.to_json(value))
+                try:
+                    self._endpoint.value.check(self._endpoint.value.to_json(value))
+                except InvalidValueError as error:
+                    raise InvalidValueError(f"{error}{self._advice(value)}") from None
             self._writer.replace(value)
             if self._watches:
                 self._watch(value)
@@ -233,6 +241,12 @@ class YieldedSteps:
         if self._watches:
             self._decide(_FEW_PAIRS)
         return _NOTHING if self._first else None
+
+    def _advice(self, value: Any) -> str:
+        yields_elements = self._endpoint.value.schema.get("type") == "array" and not isinstance(
+            value, list | tuple
+        )
+        return _ADD_ELEMENTS if yields_elements else ""
 
     def _watch(self, value: Any) -> None:
         before, self._text = self._text, value if isinstance(value, str) else None
