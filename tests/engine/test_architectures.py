@@ -9,7 +9,10 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BloomConfig,
+    DiffLlamaConfig,
+    DogeConfig,
     FalconConfig,
+    FuyuConfig,
     Gemma2Config,
     Gemma3TextConfig,
     LlamaConfig,
@@ -17,6 +20,7 @@ from transformers import (
     MixtralConfig,
     PreTrainedConfig,
     Qwen3Config,
+    RobertaConfig,
 )
 
 from support.model_checkpoints import (
@@ -146,6 +150,35 @@ def test_architecture_without_the_attention_interface_is_refused_by_name(tmp_pat
     with pytest.raises(LoadError, match=f"is a {name} model, whose attention .* such as llama") as refusal:
         load(tmp_path, device="cpu")
     assert "tidewire_dense_slots" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (DiffLlamaConfig(**SIZES), "computes several attentions in one layer"),
+        (DogeConfig(**SIZES), "a mask that depends on the text"),
+        (
+            RobertaConfig(**SIZES | {"pad_token_id": 1}, is_decoder=True),
+            "counts positions from its padding token on",
+        ),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_model_that_would_generate_other_texts_than_transformers_is_refused(
+    tmp_path: Path, config: PreTrainedConfig, reason: str
+):
+    folder = saved(tmp_path, config)
+    with pytest.raises(LoadError, match=reason):
+        load(folder, device="cpu")
+
+
+def test_model_that_consists_of_several_models_is_refused(tmp_path: Path):
+    folder = saved(tmp_path, LlamaConfig(**SIZES))
+    FuyuConfig(architectures=["FuyuForCausalLM"]).save_pretrained(folder)
+    with pytest.raises(
+        LoadError, match="is a fuyu model, which consists of several models; only decoder-only"
+    ):
+        load(folder, device="cpu")
 
 
 def test_model_that_fails_on_its_first_token_is_refused_at_load(tmp_path: Path):

@@ -55,15 +55,18 @@ class Probe:
     """Attention context that computes nothing. It records what the key-value cache must know about each layer.
 
     Both dicts have the index of a layer as key. The values of `heads` are (Hkv, D), the number of key-value heads and their
-    size. The values of `windows` are the length of the sliding window, or None if the layer has none.
+    size. The values of `windows` are the length of the sliding window, or None if the layer has none. `calls` has the index
+    of the layer of each call.
     """
 
+    calls: list[int] = field(default_factory=list)
     heads: dict[int, tuple[int, int]] = field(default_factory=dict)
     windows: dict[int, int | None] = field(default_factory=dict)
 
     def attend(
         self, layer: int, query: torch.Tensor, key_value: torch.Tensor, kind: AttentionKind
     ) -> torch.Tensor:
+        self.calls.append(layer)
         self.windows[layer] = kind.window
         self.heads[layer] = (key_value.shape[1] // 2, key_value.shape[2])
         return query.flatten(1)

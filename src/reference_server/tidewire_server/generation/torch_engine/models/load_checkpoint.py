@@ -135,6 +135,11 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
             f"{folder} has weights of other shapes than its config.json specifies, for example {name} of the shape "
             f"{list(in_file)} instead of {list(in_config)}; copy both from the same checkpoint"
         )
+    if any(hasattr(part, "create_position_ids_from_input_ids") for part in module.modules()):
+        raise LoadError(
+            f"{folder} is a {config.model_type} model, which counts positions from its padding token on; only models whose "
+            "positions begin at 0 are supported"
+        )
     _check_tokenizer(folder, tokenizer, config)
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
     end_ids = _end_ids(folder, config, tokenizer)
@@ -347,6 +352,8 @@ def _check_kind(folder: Path, config: PreTrainedConfig) -> None:
         raise LoadError(
             f"{kind} ({', '.join(names) or 'no architecture named'}), which does not generate text; {only}"
         )
+    if not hasattr(config, "vocab_size"):
+        raise LoadError(f"{kind}, which consists of several models; {only}")
     others = set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES
     if others:
         raise LoadError(f"{kind} with layers of the type {', '.join(sorted(others))}; {only}")
@@ -387,6 +394,9 @@ def _probe(model: Model, device: torch.device, config: PreTrainedConfig) -> dict
         raise UnsupportedAttentionError(
             f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
         )
+    if len(probe.calls) > layers:
+        # The cache has one place for the keys and values of a layer, so a second call would overwrite those of the first.
+        raise UnsupportedAttentionError("the model computes several attentions in one layer")
     # transformers itself takes the window of a layer from the layer's type. If the layer passed another window to the
     # attention function, the engine would generate other texts than transformers.
     for layer, name in enumerate(getattr(config, "layer_types", None) or ()):

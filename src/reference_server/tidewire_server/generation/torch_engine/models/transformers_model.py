@@ -78,7 +78,7 @@ def attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # noqa: ARG001 - required by the interface; always None (see `register`)
+    attention_mask: torch.Tensor | None,
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -94,6 +94,9 @@ def attention(
         raise UnsupportedAttentionError(
             "the model does not pass its keyword arguments on to the attention function"
         )
+    if attention_mask is not None:
+        # Do not ignore the mask: the texts would differ from those of transformers.
+        raise UnsupportedAttentionError("the model's attention has a mask that depends on the text")
     requested = [name for name in UNSUPPORTED if others.get(name) is not None]
     if requested:
         raise UnsupportedAttentionError(f"the model requires attention with {', '.join(requested)}")
@@ -116,6 +119,6 @@ def attention(
 def register() -> None:
     """Register the attention function with transformers.
 
-    No mask function is registered, so models do not create attention masks.
+    No mask function is registered, so transformers passes None as the mask. Other masks are those of the model's own code.
     """
     AttentionInterface.register(NAME, attention)
