@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from support.stream_harness import StreamHarness, on_event_loop
+from tidewire.protocol.document import Document
+from tidewire.protocol.document.view import View
 from tidewire_server.endpoints.stream import Stream
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
 
 KIB = 1024
 
 
-def appends_until_refused(stream: Stream[Any], piece: str) -> int:
+def appends_until_refused(stream: Stream[Any], piece: str, *, at: str | None = None) -> int:
     for count in range(10 * KIB):
         try:
-            stream.append(piece)
+            stream.append(piece, at=at)
         except StateTooLargeError:
             return count
     raise AssertionError("no append was refused")
@@ -62,6 +64,36 @@ async def test_state_limit_refuses_the_same_append_with_and_without_merging():
             assert await job.read() == piece * count
             taken.append(count)
         assert taken[0] == taken[1] > 100
+
+
+@on_event_loop
+async def test_refused_changes_leave_the_state_as_it_was(monkeypatch: pytest.MonkeyPatch):
+    value = {"text": "", "rows": [], "other": {"a": 1}}
+    job = StreamHarness(value, ("/text", "/rows"), max_state_bytes=4 * KIB)
+    job.stream.row("é", [0.5, None])
+    filled = appends_until_refused(job.stream, "x", at="/text")
+    expected = {"text": "é" + "x" * filled, "rows": [[0.5, None]], "other": {"a": 1}}
+    # A copy of a state of 16 MiB would block the event loop for seconds.
+    with monkeypatch.context() as patch:
+        patch.delattr(Document, "value")
+        patch.delattr(View, "value")
+        for ops in (
+            [["a", "/items/0/value/text", "y" * 50], ["a", "/items/0/value/rows", [["z" * 50]]]],
+            [["d", "/items/0/value/other"], ["s", "/items/0/value/text", "y" * 5000]],
+            [["t", "/items/0/value/text", 1], ["a", "/items/0/value/rows", ["z" * 50]]],
+        ):
+            with pytest.raises(StateTooLargeError):
+                job.log_writer.pending.change(ops)
+    assert job.stream.value == await job.read() == expected
+    job.log_writer.pending.change(
+        [
+            ["t", "/items/0/value/text", 100],
+            ["a", "/items/0/value/text", "z"],
+            ["a", "/items/0/value/rows", [1]],
+        ]
+    )
+    expected |= {"text": expected["text"][:-100] + "z", "rows": [[0.5, None], 1]}
+    assert job.stream.value == await job.read() == expected
 
 
 @on_event_loop

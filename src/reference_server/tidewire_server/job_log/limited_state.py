@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.json_values import MAX_STATE_DEPTH, admit
+from tidewire.protocol.document.versioned_text_and_arrays import LATEST, Rope, RopeArray
 from tidewire.protocol.strict_json import MAX_INTEGER, StrictJsonError
 from tidewire_server.errors import StateTooLargeError
 from tidewire_server.job_log.text_check_schedule import is_array, is_text
@@ -114,10 +115,10 @@ class LimitedState:
             return
         before = self.document.view()
         self.document.apply(ops)
-        measured = len(orjson.dumps(self.document.value())) + self._envelope
+        measured = len(orjson.dumps(self.document.node(""), default=_content)) + self._envelope
         room = self._max_bytes - self._reserve - measured
         if room < (-self._reserve if reserved else 0):
-            self.document = Document(before.value(), self.document.columns)
+            self.document.revert(before)
             raise StateTooLargeError(self._max_bytes)
         self.room = room
 
@@ -172,3 +173,8 @@ class LimitedState:
                 except StrictJsonError:
                     return None
         return additions
+
+
+def _content(node: Rope | RopeArray) -> str | list[Any]:
+    """Return the content of a node, for orjson. A copy of the whole state would block the event loop for seconds."""
+    return node.text_at(LATEST) if type(node) is Rope else node.items_at(LATEST)  # type: ignore[union-attr]

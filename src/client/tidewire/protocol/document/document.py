@@ -4,7 +4,7 @@ A document is a tree of dicts, lists, strings and other JSON values. The first a
 node of the tree with a versioned node that can grow in place (`versioned_text_and_arrays`). All other ops copy the dicts and
 lists on their path (`apply_ops`), so that existing views do not change. A view consists of the root of a tree and a version.
 
-Only `apply`, `append` and `append_each` change a document. `apply` validates and copies the values in a diff. All values that a
+Only `apply`, `append`, `append_each` and `revert` change a document. `apply` validates and copies the values in a diff. All values that a
 document returns are copies.
 """
 
@@ -153,6 +153,15 @@ class Document:
             tree.reset(top, before.version)
             raise
         self._last = _Applied(before, tree.touched)
+
+    def revert(self, before: View) -> None:
+        """Undo the last call of `apply`.
+
+        Args:
+            before: View of the state before this call. The document must not have changed between the two.
+        """
+        self._tree.reset(before.top, before.version)
+        self._last = None
 
     def append(self, pointer: str, addition: str | list[Any]) -> None:
         """Append a string to a text, or elements to an array, without validating or copying them.
