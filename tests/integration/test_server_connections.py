@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from proof.forked_process import Forked
+from support.killable_server import killed_server
 from support.reference_server import eventually
 from tidewire_server import Server
 from tidewire_server.serving.descriptors import throttle_accept_errors
@@ -154,3 +155,20 @@ def test_a_background_server_does_not_change_process_limits():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Server(max_connections=10**9).running():
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["closes", "killed"])
+def test_a_connection_ends_although_a_forked_child_runs_on(dies):
+    """The child inherits the descriptor of the connection. TCP ends a connection when the last copy is closed."""
+    with killed_server() as server, ExitStack() as stack:
+        [early] = opened(address_of(server.url), 1, stack)
+        early.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert early.recv(65536).startswith(b"HTTP/1.1 200")
+        child = server.ended(server.submit("fork", input={}).json()["id"])["state"]["items"][0]["value"]
+        stack.callback(os.kill, child, signal.SIGKILL)
+        if dies:
+            server.kill()
+        else:
+            early.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        read_all(early)  # Raises a TimeoutError if the connection does not end.
+        os.kill(child, 0)  # The child is still running.

@@ -1,15 +1,18 @@
-"""Distinguish the user's code in a stack from Python's libraries and from this server."""
+"""Distinguish the user's code in a stack from Python's libraries, this server and its client."""
 
 import sysconfig
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
+import tidewire
+
 _LIBRARIES: Final = tuple(
     str(Path(folder).resolve())
     for folder in (
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
         str(Path(__file__).parent),
+        str(Path(tidewire.__file__).parent),
     )
 )
 

@@ -47,15 +47,28 @@ _log = logging.getLogger(__name__)
 _serving: Final = weakref.WeakSet[socket.socket]()
 """Listening sockets of the servers in this process."""
 
+_servers: Final = weakref.WeakSet["UvicornServer"]()
+"""Servers in this process, for their open connections."""
+
+
+def _inherited_sockets() -> Iterator[int]:
+    for listener in list(_serving):
+        yield listener.fileno()
+    for server in list(_servers):
+        for connection in list(server.server_state.connections):
+            yield connection.transport.get_extra_info("socket").fileno()
+
 
 def _close_in_child() -> None:
-    """Close the listening sockets in a forked child. Otherwise, a child that outlives a killed server would keep the port."""
+    """Close the sockets in a forked child. Otherwise, a child that outlives a killed server would keep the port, and a
+    client would not notice that the server has closed its connection.
+    """
     null = os.open(os.devnull, os.O_RDWR)
-    for listener in list(_serving):
-        if listener.fileno() >= 0:
+    for descriptor in _inherited_sockets():
+        if descriptor >= 0:
             # Replace the socket instead of closing it. uvloop prevents `close`, and a closed descriptor could be reused
             # and then closed a second time.
-            os.dup2(null, listener.fileno(), inheritable=False)
+            os.dup2(null, descriptor, inheritable=False)
     os.close(null)
 
 
@@ -221,6 +234,7 @@ class UvicornServer(uvicorn.Server):
         self._on_started = started
         self.loop = (config.get_loop_factory() or asyncio.new_event_loop)()
         self._shutdown_task: asyncio.Task[None] | None = None
+        _servers.add(self)
 
     def run_on(self, listener: socket.socket) -> None:
         """Serve until the server ends. Then cancel the remaining tasks and close the event loop.
