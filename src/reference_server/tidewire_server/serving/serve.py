@@ -56,7 +56,8 @@ def _inherited_sockets() -> Iterator[int]:
         yield listener.fileno()
     for server in list(_servers):
         for connection in list(server.server_state.connections):
-            yield connection.transport.get_extra_info("socket").fileno()
+            with contextlib.suppress(AttributeError):  # a new connection has no transport yet, a closed one no socket
+                yield connection.transport.get_extra_info("socket").fileno()
 
 
 def _close_in_child() -> None:
