@@ -388,6 +388,7 @@ def test_server_run_exits_with_one_line_if_it_cannot_bind_or_open_its_log(tmp_pa
         ({"port": 65536}, "^cannot bind to 127.0.0.1:65536: "),
         ({"port_file": "no/folder/port"}, "^cannot write the port file no/folder/port: No such file"),
         ({"port_file": "."}, r"^cannot write the port file \.: the path is a folder$"),
+        ({"port_file": "x" * 300}, "^cannot write the port file x*: File name too long$"),
     ],
 )
 def test_startup_errors_name_cause_and_remedy(options, output):
@@ -453,6 +454,7 @@ def test_an_unusable_log_prints_one_line_and_exits_with_1(folder, tmp_path):
         (["mine.py:server", "--log-level", "loud"], "--log-level"),
         (["mine.py:server", "--log", "mysql://x"], "is not a valid log"),
         (["--model", "no/such/folder"], "folder no/such/folder not found"),
+        (["--model", "x" * 300], f"--model: cannot read {'x' * 300}: File name too long"),
         (
             ["mine.py:server", "--model", "folder"],
             "--model: model applies only to the default server, not to the target mine.py:server; omit the target, or pass",

@@ -417,6 +417,10 @@ def test_a_file_that_is_not_a_log_is_refused_and_unchanged(tmp_path):
         assert db.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
 
 
+def test_a_path_that_cannot_be_examined_is_refused(tmp_path):
+    assert "File name too long; use another path" in refusal(f"sqlite:///{tmp_path}/{'x' * 300}")
+
+
 def test_an_unwritable_folder_is_refused():
     assert "cannot create the lock file" in refusal("sqlite:////proc/log.db")
 

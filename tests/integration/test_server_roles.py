@@ -3,7 +3,9 @@ PostgreSQL database. All of them are real processes.
 """
 
 import json
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,27 @@ def test_a_job_is_submitted_and_read_at_the_front_and_runs_at_a_worker(fleet):
         assert Fold().take(peer.events(job, "0-0")).done["status"] == "succeeded"
         assert worker.stop() == 0
         assert front.stop() == 0
+
+
+@pytest.mark.heavy
+def test_documented_query_counts_the_jobs_that_the_metrics_of_the_front_do_not_have(fleet, database_url):
+    import psycopg
+
+    page = (Path(__file__).parents[2] / "docs/how-to/monitor.md").read_text()
+    (query,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    with (
+        fleet.front() as (_, peer),
+        fleet.worker(),
+        psycopg.connect(database_url, autocommit=True) as database,
+    ):
+        job = peer.start("story", {"gates": ["one"]})
+        eventually(lambda: peer.job(job)["status"] == "running")
+        assert 'tidewire_items_running{endpoint="story"} 0.0' in peer.http.get("/metrics").text
+        fleet.open("one")
+        eventually(lambda: peer.job(job)["status"] == "succeeded")
+        eventually(lambda: database.execute(query).fetchall() == [("story", "succeeded", 1)])
+        metrics = peer.http.get("/metrics").text
+    assert 'tidewire_jobs_ended_total{endpoint="story",status="succeeded"} 0.0' in metrics
 
 
 def test_a_cancel_at_the_front_reaches_the_function(fleet):

@@ -286,6 +286,7 @@ def test_command_with_an_upstream_imports_no_torch(engine: ScriptedEngine, tmp_p
         (["mine.py", "--upstream-key-file", "key"], "in the target's code, as in add_upstream(server, key=…)"),
         (["--upstream", "http://127.0.0.1:1"[:5]], "must be the URL of an engine"),
         (["--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "nowhere"], "--tokenizer: cannot read the tokenizer"),
+        (["--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "x" * 300], "--tokenizer: cannot read the tokenizer x"),
         (["--upstream-concurrency", "0", "--upstream", "http://127.0.0.1:1/v1"], "from 1 to 4096"),
         (["mine.py", "--upstream", "http://127.0.0.1:1/v1"], "applies only to the default server"),
     ],

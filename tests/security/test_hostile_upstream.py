@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from support.reference_server import eventually
 from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine, until_ready
-from support.scripted_server import ScriptedServer
+from support.scripted_server import CLOSE, ScriptedServer
 from support.serve_command import run, served
 from tidewire import Client
 from tidewire.errors import JobFailedError
@@ -192,6 +194,20 @@ def test_wrong_descriptions_are_survived(shared_engine: ScriptedEngine, pages: A
         until_ready(url)
         with Client(url) as client:
             assert client.run("generate", prompt=MARK, max_tokens=2)["text"] == expected(2)
+
+
+def test_compressed_description_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture):
+    answer = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n\r\n"
+    requests: list[object] = []
+    with ScriptedServer(lambda request: requests.append(request) or [answer, CLOSE]) as engine:
+        server = Server(shutdown_timeout=0.2)
+        add_upstream(server, engine.url)
+        with server.running() as url:
+            eventually(lambda: len(requests) > 1)
+            reason = httpx2.get(f"{url}/readyz").json()["detail"]
+    assert "engine 1 compresses its answers" in reason
+    (line,) = (each for each in caplog.records if "url_pool" in each.name)
+    assert line.exc_info is None
 
 
 def test_key_of_the_environment_appears_nowhere(shared_engine: ScriptedEngine, tmp_path: Path):

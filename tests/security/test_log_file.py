@@ -296,6 +296,7 @@ def test_compact_refuses_a_file_in_use_and_other_files(tmp_path):
         (text, 1, "not a database"),
         ("memory", 2, "has no file"),
         ("sqlite://x", 2, "not a valid log"),
+        ("postgresql://ann:sesame@db/x", 2, "the log postgresql://ann:***@db/x has no file; name a file"),
     ]:
         refused = CliRunner().invoke(compact, [str(log)])
         assert (refused.exit_code, why in refused.output) == (code, True), refused.output

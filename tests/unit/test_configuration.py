@@ -157,6 +157,14 @@ def test_file_that_is_not_utf8_is_reported(file):
     assert errors_of({}, path) == ["some.toml is not UTF-8"]
 
 
+def test_byte_order_mark_of_a_file_is_ignored(file, tmp_path):
+    path, key = file(""), tmp_path / "key"
+    path.write_text('port = 1\nupstream = ["http://127.0.0.1:1/v1"]', encoding="utf-8-sig")
+    key.write_text("secret", encoding="utf-8-sig")
+    launch = configure({"upstream_key_file": str(key)}, path).launch
+    assert (launch.port, launch.upstream_key) == (1, "secret")
+
+
 def test_secrets_do_not_appear_in_tables_reprs_or_errors():
     secret = "s" * 40
     given = {"tokens": ("ann:sesame",), "stream_token_secret": secret}
@@ -184,9 +192,10 @@ def test_none_is_accepted_only_by_optional_settings():
 
 
 @pytest.mark.parametrize("setting", ["tokens", "operator_tokens"])
-def test_tokens_are_read_from_a_file(setting, file, tmp_path):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])  # some editors write a byte order mark
+def test_tokens_are_read_from_a_file(setting, encoding, file, tmp_path):
     tokens = tmp_path / "tokens.txt"
-    tokens.write_text("ann:sesame\n\n  bob:open  \n")
+    tokens.write_text("ann:sesame\n\n  bob:open  \n", encoding=encoding)
     name = setting.replace("tokens", "token_file")
     configuration = configure({name: "tokens.txt"}, file("port = 1"))
     assert configuration.settings == {setting: ("ann:sesame", "bob:open")}

@@ -9,7 +9,7 @@ import typer
 
 from tidewire_server.commands.command_exit import COMMAND, fail
 from tidewire_server.store.store_errors import StoreError
-from tidewire_server.user_paths import MEMORY, file_of, user_path
+from tidewire_server.user_paths import MEMORY, file_of, is_database, user_path, without_password
 
 compact = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 """Typer application that the command line `tidewire` includes as its subcommand `compact`."""
@@ -35,11 +35,12 @@ def _compact(
     """
     COMMAND.set("compact")
     try:
-        path = file_of(log) if log == MEMORY or log.startswith("sqlite:") else user_path(log)
+        is_url = log == MEMORY or log.startswith("sqlite:") or is_database(log)
+        path = file_of(log) if is_url else user_path(log)
     except ValueError as error:
         fail(str(error), code=2)
     if path is None:
-        fail("a log in memory has no file; name a file, or sqlite:///PATH", code=2)
+        fail(f"the log {without_password(log)} has no file; name a file, or sqlite:///PATH", code=2)
     try:
         from tidewire_server.store.sqlite import sqlite_file  # noqa: PLC0415 - some Pythons have no sqlite3
 

@@ -213,7 +213,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
 def _load(file: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of a TOML file and its parsed content. The file is read only once, because it may be a pipe."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(f"cannot read {file}: {error.strerror or error}") from None
@@ -228,7 +228,9 @@ def _load_tokens(path: Path, name: str, origin: str, settings: dict[str, Any]) -
     other settings, which may have the same tokens.
     """
     try:
-        tokens = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+        tokens = tuple(
+            line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()
+        )
         Settings(**(settings | {name: tokens}))
     except OSError as error:
         raise ConfigurationError(f"{origin}: cannot read {path}: {error.strerror}") from None
@@ -245,7 +247,7 @@ def _load_tokens(path: Path, name: str, origin: str, settings: dict[str, Any]) -
 def _with_key(launch: Launch, path: Path, name: str, origin: str) -> Launch:
     """Return the settings with a secret from a file with one line."""
     try:
-        key = path.read_text(encoding="utf-8").strip()
+        key = path.read_text(encoding="utf-8-sig").strip()
         return Launch(**(launch.model_dump(exclude_unset=True) | {name: key}))
     except OSError as error:
         raise ConfigurationError(f"{origin}: cannot read {path}: {error.strerror}") from None

@@ -215,8 +215,11 @@ def default_server(configuration: "Configuration") -> "Server":
     if launch.upstream:
         return _upstream_server(configuration)
     model = None if launch.model is None else user_path(launch.model)
-    if model is not None and not model.is_dir():
-        fail(f"--model: {missing_folder(model)}", code=2)
+    try:
+        if model is not None and not model.is_dir():
+            fail(f"--model: {missing_folder(model)}", code=2)
+    except OSError as error:  # for example if this user may not enter the parent folder
+        fail(f"--model: cannot read {model}: {error.strerror}", code=2)
     folder = model or default_model()
     what = "the default model" if model is None else f"the model {folder.name}"
     server = Server(**configuration.settings)

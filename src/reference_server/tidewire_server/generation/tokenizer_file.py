@@ -23,8 +23,9 @@ class TokenizerFile:
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer  # noqa: PLC0415 - needed only with a tokenizer
 
-        path = folder / "tokenizer.json" if folder.is_dir() else folder
+        path = folder
         try:
+            path = folder / "tokenizer.json" if folder.is_dir() else folder
             content = json.loads(path.read_text(encoding="utf-8"))
             self._tokenizer = Tokenizer.from_str(json.dumps(content))
         except OSError as error:

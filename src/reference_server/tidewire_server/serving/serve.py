@@ -104,10 +104,10 @@ def serve(
     url = url_of(listener, settings.root_path)
     with (
         removed_at_exit(listener) as path,
+        contextlib.closing(listener),
         prepare_port_file(port_file, None if path else listener.getsockname()[1]) as publish_port,
         thread_switch_interval(switch_interval),
         short_gc_pauses(),
-        contextlib.closing(listener),
     ):
 
         def announce() -> None:

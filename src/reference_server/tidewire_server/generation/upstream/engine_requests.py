@@ -149,6 +149,8 @@ class EngineRequests:
                 limit.reschedule(None)
                 if response.headers.get("content-encoding", "identity") != "identity":
                     # Refuse compression, because a small answer could fill the memory when it is decompressed.
+                    if method == "GET":
+                        raise UrlError("compresses its answers, which this server does not accept")
                     raise EngineError("the engine compressed its answer, which this server does not accept")
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:

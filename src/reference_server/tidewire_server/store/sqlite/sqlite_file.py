@@ -249,9 +249,15 @@ def check_place(path: Path) -> None:
     """Check that a file can be created at this path. Log a warning if other users can read or replace the file.
 
     Raises:
-        StoreError: The path is a folder, or its parent folder does not exist, or the file has several names.
+        StoreError: The path is a folder, or its parent folder does not exist or cannot be read, or the file has several names.
     """
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # for example if this user may not enter the parent folder
+        raise StoreError(
+            f"log {path}: {error.strerror}; use another path, or correct the permissions"
+        ) from None
+    if is_folder:
         raise StoreError(f"log {path}: this path is a folder; use the path of a file in it")
     if not path.parent.is_dir():
         raise StoreError(f"log {path}: the folder {path.parent} does not exist")
