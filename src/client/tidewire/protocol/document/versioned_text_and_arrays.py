@@ -25,6 +25,8 @@ from tidewire.protocol.strict_json import is_number_array
 LATEST: Final = 2**62
 """A version number greater than all others. Reading a node in this version returns its current content."""
 
+_SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+
 MAX_LOOSE_PIECES: Final = 512
 """Maximum number of pieces of a text that are not merged. If there are more, they are merged."""
 
@@ -233,6 +235,8 @@ def materialize(node: Any, version: int) -> Any:
     """Return the content that a node had in a version of the document, as dicts, lists, strings and other JSON types."""
     kind = type(node)
     if kind is dict:
+        if _SCALARS.issuperset(map(type, node.values())):  # such as the rows of a table: half of the time
+            return node.copy()
         return {name: materialize(member, version) for name, member in node.items()}
     if kind is list:
         return node[:] if is_number_array(node) else [materialize(element, version) for element in node]
