@@ -12,7 +12,6 @@ from support.page_server import sentence
 from support.server_process import running
 
 SHORT_TIMEOUTS = "AbortSignal.timeout = ((real) => () => real.call(AbortSignal, 500))(AbortSignal.timeout)"
-
 pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
 
@@ -190,6 +189,16 @@ def test_tree_shows_members_and_groups_of_a_long_array(page, url):
     tree.get_by_text("200 – 299").click()
     tree.locator("summary", has_text=re.compile("^299: ")).click()
     expect(tree).to_contain_text("at: 1198")
+
+
+def test_tree_shows_that_a_value_is_empty(page, url):
+    page.goto(f"{url}/#/endpoints/label")
+    page.get_by_label("Input as JSON").fill('{"none": [], "nothing": {}}')
+    page.get_by_role("button", name="Run").click()
+    status(page, "✓ succeeded")
+    expect(page.locator("#result .leaf, #result summary")).to_have_text(
+        ["{2 members}", "none: [0 elements]", "nothing: {0 members}"]
+    )
 
 
 def test_picture_refines_itself(page, url):
