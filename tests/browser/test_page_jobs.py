@@ -12,6 +12,8 @@ from support.page_server import sentence
 from support.server_process import running
 
 SHORT_TIMEOUTS = "AbortSignal.timeout = ((real) => () => real.call(AbortSignal, 500))(AbortSignal.timeout)"
+BELOW = "((text) => text.scrollHeight - text.clientHeight - text.scrollTop)(document.querySelector('#result .text'))"
+"""JavaScript: how many pixels of the text are below those that are in view."""
 
 pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
 
@@ -63,6 +65,23 @@ def test_long_text_is_copied_without_the_breaks_of_its_blocks(page, url):
     text = shown_text(page)
     assert text.count("\n") == 200
     assert copied(page, "#result .text") == text
+
+
+def test_end_of_a_long_text_stays_in_view(page, url):
+    run_job(page, url, "flood_text", messages=20_000, rate=100_000)
+    status(page, "✓ succeeded")
+    page.wait_for_function("() => document.querySelectorAll('#result .block').length > 20")
+    page.wait_for_function(f"() => {BELOW} < 40")
+
+
+def test_growing_text_stays_where_its_reader_has_scrolled_to(page, url):
+    run_job(page, url, "flood_text", messages=100_000, rate=2_000)
+    page.wait_for_function(f"() => document.querySelectorAll('#result .block').length > 2 && {BELOW} < 40")
+    page.locator("#result .text").hover()
+    page.mouse.wheel(0, -300)
+    page.wait_for_function(f"() => {BELOW} > 1000")
+    page.get_by_role("button", name="Cancel").click()
+    status(page, "⊘ cancelled")
 
 
 def test_echoed_prompt_that_begins_like_the_generated_text_is_not_shaded(page, url):
@@ -190,6 +209,16 @@ def test_tree_shows_members_and_groups_of_a_long_array(page, url):
     tree.get_by_text("200 – 299").click()
     tree.locator("summary", has_text=re.compile("^299: ")).click()
     expect(tree).to_contain_text("at: 1198")
+
+
+def test_tree_shows_that_a_value_is_empty(page, url):
+    page.goto(f"{url}/#/endpoints/label")
+    page.get_by_label("Input as JSON").fill('{"none": [], "nothing": {}}')
+    page.get_by_role("button", name="Run").click()
+    status(page, "✓ succeeded")
+    expect(page.locator("#result .leaf, #result summary")).to_have_text(
+        ["{2 members}", "none: [0 elements]", "nothing: {0 members}"]
+    )
 
 
 def test_picture_refines_itself(page, url):

@@ -239,6 +239,7 @@ def test_updates_are_throttled_and_bounded(book):
     until_shown(book, at, f"(more than {MAX_JSON_VALUES:,} JSON values)")
     at = book.run(f"job = client.submit('repeat', value=[0] * {MAX_JSON_VALUES - 1})\njob")
     until_shown(book, at, "0,\n  0,")
+    assert book.shown(at)["text/plain"].endswith(" …"), "the value is longer than the output"
 
 
 def test_many_tokens_are_bounded(book):

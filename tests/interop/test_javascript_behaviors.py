@@ -1,7 +1,9 @@
 """Behaviors of the JavaScript package in Node: loops, waits, limits, errors, and hostile servers."""
 
 import json
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tidewire import Checkpoint, Client
 pytestmark = [needs_node, pytest.mark.timeout(180)]
 
 SCRIPT = INTEROP / "javascript/behaviors.mjs"
+SOURCES = Path(__file__).parents[2] / "clients/javascript/src"
 
 
 def node(*arguments):
@@ -47,3 +50,11 @@ def test_python_continues_from_a_checkpoint_of_javascript():
             rest = "".join(update.text for update in client.job(checkpoint=saved))
     assert 0 < len(first.text) < len(TEXT)
     assert first.text + rest == TEXT
+
+
+def test_bundlers_for_browsers_find_no_module_of_node():
+    sources = [path.read_text(encoding="utf-8") for path in SOURCES.iterdir()]
+    assert not re.findall(r"from \"node:", "".join(sources))
+    # With these comments, webpack and Vite leave an import as it is. Otherwise they warn, and some builds fail on warnings.
+    imports = re.findall(r"await import\((.*?)\)", "".join(sources))
+    assert imports == ["/* webpackIgnore: true */ /* @vite-ignore */ name"]

@@ -161,8 +161,8 @@ export class Client {
 
 /** 128 random bits. Node 18 has no global `crypto`, and browsers have it in pages of insecure origins, too. */
 async function randomKey() {
-  const name = "node:crypto"; // a variable, so that bundlers for browsers do not look for the module
-  const crypto = globalThis.crypto ?? (await import(name)).webcrypto;
+  const name = "node:crypto"; // a variable and comments, so that bundlers for browsers do not look for the module, and do not warn
+  const crypto = globalThis.crypto ?? (await import(/* webpackIgnore: true */ /* @vite-ignore */ name)).webcrypto;
   return crypto.getRandomValues(new Uint32Array(4)).join("-");
 }
 

@@ -164,4 +164,5 @@ def _text(view: View) -> str:
     if View([view.node(_VALUE)], view.version).has_more_nodes_than(MAX_JSON_VALUES):
         return f"(more than {MAX_JSON_VALUES:,} JSON values)"
     is_empty = view.node(_VALUE) is None or view.value("/items/0/value") == ""
-    return "" if is_empty else visible_json(view.value("/items/0/value"), indent=2)[:_TEXT]
+    text = "" if is_empty else visible_json(view.value("/items/0/value"), indent=2)
+    return text if len(text) <= _TEXT else f"{text[:_TEXT]} …"

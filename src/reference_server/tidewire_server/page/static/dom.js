@@ -106,11 +106,13 @@ export function copiesExactText(element) {
 
 /** Keep the end of a scrolling element in view while it grows, unless its reader has scrolled away from the end. */
 export function followsItsEnd(element) {
-  let atEnd = true;
+  let atEnd = true, before = 0;
+  const toEnd = () => atEnd && (element.scrollTop = element.scrollHeight);
   element.addEventListener("scroll", () => {
-    atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 40;
+    // A block gets its height when it comes into view, which moves the end away although the reader has not scrolled.
+    atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 40 || (atEnd && element.scrollTop >= before);
+    before = element.scrollTop;
   }, { passive: true });
-  return () => {
-    if (atEnd) element.scrollTop = element.scrollHeight;
-  };
+  element.addEventListener("contentvisibilityautostatechange", toEnd);
+  return toEnd;
 }

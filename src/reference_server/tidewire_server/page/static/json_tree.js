@@ -92,8 +92,7 @@ function kindOf(value) {
   return typeof value === "string" ? "text" : "other";
 }
 
-const label = (name) => (name === null ? "" : typeof name === "number" ? `${name}` : name);
-const nameTag = (name) => name !== null && h("span", { class: typeof name === "number" ? "index" : "key", text: `${label(name)}: ` });
+const nameTag = (name) => name !== null && h("span", { class: typeof name === "number" ? "index" : "key", text: `${name}: ` });
 
 /** A text, a number, a boolean or null. */
 class Leaf {
@@ -103,8 +102,7 @@ class Leaf {
   constructor(kind, place) {
     Object.assign(this, { kind, place });
     this.type = imageType(place.schema);
-    this.value = h("span", {});
-    this.flashed = this.value;
+    this.flashed = this.value = h("span", {});
     this.element = h("div", { class: "leaf" }, nameTag(place.name), this.value);
   }
 
@@ -130,7 +128,7 @@ class Leaf {
   #contentOf(View) {
     if (this.#content instanceof View) return this.#content;
     this.#content?.element.remove();
-    this.#content = new View(label(this.place.name) || "Value");
+    this.#content = new View(`${this.place.name ?? ""}` || "Value");
     this.value.textContent = "";
     this.element.append(this.#content.element);
     return this.#content;
@@ -140,7 +138,7 @@ class Leaf {
 /** An object or an array, or a group of their children. */
 class Container {
   #value;
-  #size = 0;
+  #size = -1; // unknown, so that the count of an empty value is written, too
   #children = new Map();
   #groupSize = 0;
 
