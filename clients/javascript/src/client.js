@@ -1,7 +1,7 @@
 /** `Client`, which submits jobs to a server and attaches to jobs. */
 
 import { onAbort } from "./abort_callbacks.js";
-import { CheckpointError, EndpointNotFoundError, TotalTimeoutError } from "./errors.js";
+import { CheckpointError, TotalTimeoutError } from "./errors.js";
 import { BatchJob, Job } from "./job.js";
 import { FITS } from "./messages.js";
 import { Session, sleep } from "./session.js";
@@ -125,13 +125,7 @@ export class Client {
     if (!/^[\x21-\x7e]{1,255}$/.test(idempotencyKey)) throw new TypeError("idempotencyKey must be 1 to 255 visible ASCII characters");
     const { onDisconnect, graceMs, deadlineMs } = this.options;
     const json = { ...members, on_disconnect: onDisconnect, grace_ms: graceMs, deadline_ms: deadlineMs };
-    const { body, connection } = await this.session
-      .request(`${this.#urlOf("endpoints", endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal })
-      .catch(async (error) => {
-        const known = error instanceof EndpointNotFoundError && (await this.discover().catch(() => null));
-        if (known) error.message += ` This server has: ${known.endpoints.map((/** @type {any} */ one) => one.name).join(", ")}.`;
-        throw error;
-      });
+    const { body, connection } = await this.session.request(`${this.#urlOf("endpoints", endpoint)}/jobs`, "job", { json, key: idempotencyKey, signal });
     const url = this.session.link(connection.headers.get("location") ?? body.links.self, connection.url) ?? this.#urlOf("jobs", body.id);
     return { id: body.id, url, eventsUrl: this.session.link(body.links.events, connection.url), initial: body, listener };
   }
