@@ -57,17 +57,17 @@ class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an e
 class Hooks:
     """Values of the command line options that only some checks need, such as `--restart-cmd`.
 
-    If an option is missing, its value here is empty or None. Checks then skip what they cannot test without the option.
+    If an option is missing, its value here is empty. Checks then skip what they cannot test without the option.
     """
 
     restart: str = ""
     """Shell command that kills the server and starts it again."""
     expire: str = ""
     """Shell command that makes the server delete its ended jobs."""
-    replica: Wire | None = None
-    """HTTP client for a second replica of the server."""
-    second: Wire | None = None
-    """HTTP client with the credentials of a second user."""
+    replica: str = ""
+    """Base URL of a second replica of the server."""
+    second: tuple[tuple[str, str], ...] = ()
+    """Header fields with the credentials of a second user."""
     origin: str = ""
     """Origin whose pages the server is configured to allow."""
 

@@ -399,11 +399,9 @@ async def any_replica_serves_any_job(s: Session) -> None:
     """A replica can read, stream, resume, list, cancel and purge the jobs of another replica, and accepts the
     idempotency keys of these jobs.
     """
-    if s.hooks.replica is None:
+    if not s.hooks.replica:
         s.skip_no_occasion("the run has no second replica; pass the URL of one with --replica-url")
-    other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
-                 began=s.wire.began)  # fmt: skip
-    other.check = s.wire.check
+    other = s.wire.as_caller(s.wire.header, base_url=s.hooks.replica)
     job, history = await s.run_to_end(s.growing_sample())
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)

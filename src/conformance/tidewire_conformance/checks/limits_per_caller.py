@@ -119,7 +119,7 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
                 due = problem.get("retry_after_ms")
                 wanted = f"a retry field equal to retry_after_ms, {due}"
                 s.at(inband, block).expect("TW-ERR-016", waits is not None and waits == due, wanted, waits)
-        if s.wire.header and s.hooks.second is not None:
+        if s.wire.header and s.hooks.second:
             other = other_principal(s)
             theirs = await _submit(other, sample)
             place = s.job(sample, theirs).path
@@ -173,7 +173,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
     s.at(answer).expect(
         "TW-DSC-027", len(jobs) >= limit // 2, wanted, f"{answer.code} after {len(jobs)} jobs"
     )
-    if s.wire.header and s.hooks.second is not None:
+    if s.wire.header and s.hooks.second:
         other = other_principal(s)
         theirs = await _submit(other, sample)
         s.at(theirs).status("TW-SEC-024", 201, "for another caller")
