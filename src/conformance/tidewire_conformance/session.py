@@ -133,7 +133,7 @@ class Evidence:
 
     def response(self, requirement: str, holds: object, expected: str | tuple[object, ...]) -> bool:
         """Record an assertion about a response, whose status and problem code are the actual result."""
-        return self.expect(requirement, holds, expected, self._outcome)
+        return self.expect(requirement, holds, expected, self._answer.outcome)
 
     def status(self, requirement: str, status: int, why: str = "") -> bool:
         """Assert that the response has a status."""
@@ -161,18 +161,15 @@ class Evidence:
     def refused(self, requirement: str, status: int, code: str, why: str = "") -> bool:
         """Assert that the request was refused with the expected status and problem code."""
         wanted = f"{status} {code}"
-        return self.response(requirement, self._outcome == wanted, f"{wanted} for {why}" if why else wanted)
+        return self.response(
+            requirement, self._answer.outcome == wanted, f"{wanted} for {why}" if why else wanted
+        )
 
     @property
     def _answer(self) -> RecordedExchange:
         if self.exchange is None:
             raise ValueError("an assertion about a response needs its exchange")
         return self.exchange
-
-    @property
-    def _outcome(self) -> str:
-        """Status of the response, and the code of its problem."""
-        return f"{self._answer.status} {self._answer.code}".rstrip()
 
 
 @dataclass
@@ -303,9 +300,7 @@ class Session:
     def job(self, sample: SampleRequest, answer: RecordedExchange) -> Job:
         """Return the job that a request has submitted, or skip the rest of the check if the server refused the request."""
         job_id = answer.member("id")
-        self.skip_unless(
-            answer.status == 201 and job_id is not None, f"{answer} returned {answer.status} {answer.code}"
-        )
+        self.skip_unless(answer.status == 201 and job_id is not None, f"{answer} returned {answer.outcome}")
         return Job(job_id, sample, answer)
 
     async def get(self, place: str, **sent: Unpack[RequestOptions]) -> RecordedExchange:

@@ -8,7 +8,8 @@ from urllib.parse import quote
 from tidewire_conformance.judging.state_history import items_of, job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_fault, schema_violation
-from tidewire_conformance.session import Session
+from tidewire_conformance.session import JSON, Session
+from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 UNDECLARED_CAPABILITY_ERRORS = {
@@ -206,7 +207,7 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         return
     s.at(answer).response("TW-DSC-003", not served, f"an error for the undeclared capability {name}")
     allowed = UNDECLARED_CAPABILITY_ERRORS[name]
-    sound = f"{answer.status} {answer.code}".startswith(allowed)
+    sound = answer.outcome.startswith(allowed)
     s.at(answer).response("TW-DSC-011", sound, f"{' or '.join(allowed)} for the missing capability {name}")
 
 
@@ -302,16 +303,11 @@ async def oversized_body_returns_413(s: Session) -> None:
         s.skip_untested("discovery does not declare max_body_bytes")
     if limit > 16 * 2**20:
         s.skip_untested(f"max_body_bytes is {limit}, which is too large for the suite to test")
-    from tidewire_conformance.wire.json_violations import compact  # noqa: PLC0415 - imported at its single use
-
     small = compact(sample.body)
     large = small + b" " * (limit + 1 - len(small))
-    header = {"Content-Type": "application/json"}
     for body in (large, [large[:-1], large[-1:]]):
-        answer = await s.post(sample, body=body, header=header)
+        answer = await s.post(sample, body=body, header=JSON)
         for requirement in ("TW-SEC-014", "TW-DSC-012"):
-            s.at(answer).response(
-                requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large"
-            )
-    control = await s.post(sample, body=small + b" " * min(1000, limit - len(small)), header=header)
+            s.at(answer).refused(requirement, 413, "body_too_large")
+    control = await s.post(sample, body=small + b" " * min(1000, limit - len(small)), header=JSON)
     s.at(control).status("TW-DSC-012", 201, "for a body below the limit")

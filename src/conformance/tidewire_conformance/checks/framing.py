@@ -30,7 +30,7 @@ async def streams_have_required_headers(s: Session) -> None:
         media = each.response_header("content-type").lower().replace(" ", "").replace('"', "")
         sound = media in {"text/event-stream", "text/event-stream;charset=utf-8"}
         s.at(each).expect("TW-FRM-001", sound, "Content-Type: text/event-stream", media)
-        directives = {part.strip().lower() for part in each.response_header("cache-control").split(",")}
+        directives = each.response_words("cache-control")
         sound = {"no-store", "no-transform"} <= directives
         s.at(each).expect("TW-FRM-002", sound, "Cache-Control: no-store, no-transform", sorted(directives))
         s.at(each).equal(

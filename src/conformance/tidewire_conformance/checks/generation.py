@@ -67,9 +67,9 @@ async def generate(s: Session, **members: Any) -> Job:
     """
     sample = generation(s, **members)
     answer = await s.post(sample)
-    pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
-    if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
-        s.skip_no_occasion(f"{sample.endpoint} does not support {pointer.removeprefix('/input/')}")
+    member = answer.pointer.removeprefix("/input/")
+    if answer.code == "invalid_input" and member in members:
+        s.skip_no_occasion(f"{sample.endpoint} does not support {member}")
     return s.job(sample, answer)
 
 
@@ -177,7 +177,7 @@ async def accepted_members_take_effect(s: Session) -> None:
         sample = generation(s, **{**fixed, **members})
         answer = await s.post(sample)
         if answer.status == 422:
-            pointer = str(answer.member("pointer", "")).removeprefix("/input/")
+            pointer = answer.pointer.removeprefix("/input/")
             s.at(answer).expect(
                 "TW-GEN-001", pointer in members, f"a pointer to one of {json_text(sorted(members))}", pointer
             )

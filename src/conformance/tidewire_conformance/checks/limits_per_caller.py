@@ -69,9 +69,7 @@ async def _open_streams(
 
     streams = await s.concurrently(open_stream, range(count), at_once=STREAMS_AT_ONCE)
     for answer in (each.exchange for each in streams):
-        s.skip_unless(
-            answer.is_stream, f"{answer} returned {answer.status} {answer.code}, before stream {count + 1}"
-        )
+        s.skip_unless(answer.is_stream, f"{answer} returned {answer.outcome}, before stream {count + 1}")
     return streams
 
 

@@ -54,7 +54,7 @@ async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire
     first, second = s.wire.as_caller(), s.wire.as_caller(source=SECOND_ADDRESS)
     job = await submit_anonymously(s, first, sample)
     discovery = await first.request("GET", "/v1")
-    s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.status} {discovery.code}")
+    s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.outcome}")
     if "list" in discovery.member("capabilities", ()):
         s.skip_no_occasion("the server lists the jobs of anonymous callers, so all of them are one user")
     if not _reaches_from_second_address(s):
@@ -244,8 +244,8 @@ async def credentials_in_the_url_are_not_accepted(s: Session) -> None:
         s.skip_no_occasion("the run has no bearer token; pass one with --header")
     job = await s.submit(s.any_sample())
     bare = await s.get(job.path, header={"Authorization": None})
-    s.skip_unless(bare.status in {401, 404}, f"{bare} without credentials returned {bare.status} {bare.code}")
+    s.skip_unless(bare.status in {401, 404}, f"{bare} without credentials returned {bare.outcome}")
     for name in ("access_token", "token", "api_key"):
         answer = await s.get(f"{job.path}?{name}={secret}", header={"Authorization": None})
-        same = (answer.status, answer.code) == (bare.status, bare.code)
-        s.at(answer).response("TW-SEC-011", same, f"{bare.status} {bare.code}, as without {name}")
+        same = answer.outcome == bare.outcome
+        s.at(answer).response("TW-SEC-011", same, f"{bare.outcome}, as without {name}")

@@ -79,7 +79,7 @@ async def _judge(s: Session, witness_deadline: int, started: list[Job]) -> bool:
     # If this took longer, the witness could end before the deadline of the job that waits.
     in_time = (s.wire.now() - began) * 1000 < witness_deadline - DEADLINE_MS - MARGIN_MS
     answer = await s.cancel(left)
-    s.skip_unless(answer.status in {200, 202}, f"{answer} returned {answer.status} {answer.code}")
+    s.skip_unless(answer.status in {200, 202}, f"{answer} returned {answer.outcome}")
     ended = await s.stream(witness)
     code = [block.member("error", {}).get("code") for block in ended.of_type("done")]
     s.skip_unless(code == ["deadline_exceeded"], "a running job did not fail at its deadline")
