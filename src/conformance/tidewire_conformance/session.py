@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar, Unpack
 
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
-from tidewire_conformance.judging.state_history import Histories, log_fault
+from tidewire_conformance.judging.state_history import Histories, job_of, log_fault
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
 from tidewire_conformance.schema_violations import MAX_LISTED, json_text, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
@@ -298,9 +298,12 @@ class Session:
         return self.job(sample, answer)
 
     def job(self, sample: SampleRequest, answer: RecordedExchange) -> Job:
-        """Return the job that a request has submitted, or skip the rest of the check if the server refused the request."""
-        job_id = answer.member("id")
-        self.skip_unless(answer.status == 201 and job_id is not None, f"{answer} returned {answer.outcome}")
+        """Return the job that a request has submitted, or skip the rest of the check if the response, which may be the
+        stream of the job, names none.
+        """
+        job_id = job_of(answer) if answer.is_stream else answer.member("id", "")
+        accepted = answer.is_stream or answer.status == 201
+        self.skip_unless(accepted and job_id, f"{answer} returned {answer.outcome} and no job")
         return Job(job_id, sample, answer)
 
     async def get(self, place: str, **sent: Unpack[RequestOptions]) -> RecordedExchange:
@@ -352,14 +355,6 @@ class Session:
                 f"{answer} did not show the expected state within {seconds * self.wire.patience:g} s"
             )
         return answer
-
-    async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
-        """Assert that the server accepts a valid request.
-
-        A check of invalid requests also sends a valid one, to show that the server does not reject all requests.
-        """
-        answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
-        self.at(answer).status(requirement, 201, f"for {why}")
 
     @asynccontextmanager
     async def follow(

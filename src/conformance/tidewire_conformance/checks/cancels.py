@@ -1,6 +1,6 @@
 """Checks for section 6.6: requests to cancel running jobs, ended jobs and single items."""
 
-from tidewire_conformance.checks.jobs import has_started
+from tidewire_conformance.checks.jobs import has_grown
 from tidewire_conformance.checks.resume import same_log
 from tidewire_conformance.judging.server_probe import LONG_TEXT
 from tidewire_conformance.registry import check
@@ -15,7 +15,7 @@ async def cancel_ends_the_job(s: Session) -> None:
     """
     sample = s.long_running_sample(30)
     job = await s.submit(sample)
-    started = await s.read_until(job, lambda answer: has_started(answer) or answer.member("done"))
+    started = await s.read_until(job, has_grown)
     if started.member("done"):
         s.inconclusive("the job ended before it was cancelled")
     answer = await s.cancel(job)

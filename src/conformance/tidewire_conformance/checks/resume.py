@@ -6,10 +6,10 @@ from urllib.parse import quote
 
 from tidewire_conformance.judging import apply_diffs
 from tidewire_conformance.judging.server_probe import MIN_GROWTH_EVENTS
-from tidewire_conformance.judging.state_history import Histories, id_text, job_of, key, value_has_grown
+from tidewire_conformance.judging.state_history import Histories, id_text, key, value_has_grown
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
-from tidewire_conformance.session import Job, Session
+from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.event_stream_decoder import Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
@@ -423,15 +423,9 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
 async def disconnect_does_not_affect_the_job(s: Session) -> None:
     """A job continues after all its readers have disconnected, and ends with its usual status."""
     sample = s.long_running_sample()
-    header = {"Accept": "text/event-stream"}
-    async with s.wire.open("POST", sample.submit_to, json=sample.body, header=header) as stream:
+    async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as stream:
         await stream.until(value_has_grown, 30)
-    s.skip_unless(
-        job_of(stream.exchange),
-        "the response to the request that submits the job is not a stream with a Location",
-    )
-    job = Job(job_of(stream.exchange), sample, stream.exchange)
-    status = await s.final_status(job)
+    status = await s.final_status(s.job(sample, stream.exchange))
     s.at(stream.exchange).equal("TW-JOB-063", status, sample.ended, f"the status {sample.ended}")
     s.at(stream.exchange).equal("TW-OVR-025", status, sample.ended, f"the status {sample.ended}")
 

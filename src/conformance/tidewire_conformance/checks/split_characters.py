@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from tidewire_conformance.checks.generation import LOGPROBS, generated, generated_each, generation
+from tidewire_conformance.checks.jobs import common_length
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
@@ -86,7 +87,7 @@ async def text_has_only_whole_characters(s: Session) -> None:
             _short(_decoded(vocabulary.spelled(value["token_ids"]), final=True)),
             _short(value["text"]),
         )
-        common = _common_length(whole, text)
+        common = common_length(whole, text)
         replaced = text[common : common + 1] == REPLACEMENT
         s.skip_unless(replaced or common == len(text), "the vocabulary does not spell the text")
         for requirement in ("TW-GEN-014", "TW-GEN-015"):
@@ -139,12 +140,6 @@ def _joined(rows: Any) -> list[Any] | None:
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         return None
     return [*chain(*rows)]
-
-
-def _common_length(one: str, other: str) -> int:
-    """Return the number of leading characters that two texts share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
 def _is_text(value: Any) -> bool:
