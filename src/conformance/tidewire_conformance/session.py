@@ -36,6 +36,9 @@ _SHOWN = 400
 A = TypeVar("A")
 R = TypeVar("R")
 
+Requirements = str | tuple[str, ...]
+"""Id of a requirement, or the ids of several requirements that the same fact decides."""
+
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
 """Headers for a request whose JSON body is passed as bytes."""
@@ -102,40 +105,43 @@ class Evidence:
     block: Block | None = None
 
     def expect(
-        self, requirement: str, holds: object, expected: str | tuple[object, ...], got: object = ""
+        self, requirement: Requirements, holds: object, expected: str | tuple[object, ...], got: object = ""
     ) -> bool:
         """Record an assertion about a requirement.
 
         Args:
-            requirement: Id of the requirement.
+            requirement: Id of the requirement, or of several requirements.
             holds: Whether the requirement holds here.
             expected: Description of the expected result. The parts of a tuple are joined only if the assertion fails.
             got: Actual result.
         """
+        names = (requirement,) if isinstance(requirement, str) else requirement
         if holds:
-            self.assertions.append(Assertion(requirement, holds=True))
+            self.assertions.extend(Assertion(each, holds=True) for each in names)
             return True
         wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
         hide = self.exchange.without_secrets if self.exchange is not None else str
         wanted, came = (_short(hide(each)) for each in (wanted, _shown(got)))
-        self.assertions.append(Assertion(requirement, False, wanted, came, self.exchange, self.block))
+        self.assertions.extend(
+            Assertion(each, False, wanted, came, self.exchange, self.block) for each in names
+        )
         return False
 
     def equal(
-        self, requirement: str, got: object, wanted: object, expected: str | tuple[object, ...] = ""
+        self, requirement: Requirements, got: object, wanted: object, expected: str | tuple[object, ...] = ""
     ) -> bool:
         """Assert that a result equals the wanted one, which describes the expectation if there is no other text."""
         return self.expect(requirement, got == wanted, expected or (wanted,), got)
 
-    def empty(self, requirement: str, found: object, expected: str) -> bool:
+    def empty(self, requirement: Requirements, found: object, expected: str) -> bool:
         """Assert that no violation was found: `found` is empty, None or false."""
         return self.expect(requirement, not found, expected, found)
 
-    def response(self, requirement: str, holds: object, expected: str | tuple[object, ...]) -> bool:
+    def response(self, requirement: Requirements, holds: object, expected: str | tuple[object, ...]) -> bool:
         """Record an assertion about a response, whose status and problem code are the actual result."""
         return self.expect(requirement, holds, expected, self._answer.outcome)
 
-    def status(self, requirement: str, status: int, why: str = "") -> bool:
+    def status(self, requirement: Requirements, status: int, why: str = "") -> bool:
         """Assert that the response has a status."""
         return self.response(requirement, self._answer.status == status, f"{status} {why}".rstrip())
 
@@ -158,7 +164,7 @@ class Evidence:
             self._answer.response_header("content-type"),
         )
 
-    def refused(self, requirement: str, status: int, code: str, why: str = "") -> bool:
+    def refused(self, requirement: Requirements, status: int, code: str, why: str = "") -> bool:
         """Assert that the request was refused with the expected status and problem code."""
         wanted = f"{status} {code}"
         return self.response(
@@ -191,7 +197,7 @@ class Session:
         return Evidence(self.assertions, exchange, block)
 
     def expect(
-        self, requirement: str, holds: object, expected: str | tuple[object, ...], got: object = ""
+        self, requirement: Requirements, holds: object, expected: str | tuple[object, ...], got: object = ""
     ) -> bool:
         """Record an assertion that no single exchange proves, as `Evidence.expect` does."""
         return Evidence(self.assertions).expect(requirement, holds, expected, got)

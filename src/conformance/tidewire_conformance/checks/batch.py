@@ -47,8 +47,9 @@ async def items_follow_input_order(s: Session) -> None:
     job, history = await s.run_to_end(sample)
     read = await s.read(job)
     items = s.items(read)
-    s.at(read).equal("TW-BAT-001", len(items), len(sample.inputs), f"{len(sample.inputs)} items")
-    s.at(read).equal("TW-DIF-002", len(items), len(sample.inputs), f"{len(sample.inputs)} items")
+    s.at(read).equal(
+        ("TW-BAT-001", "TW-DIF-002"), len(items), len(sample.inputs), f"{len(sample.inputs)} items"
+    )
     if s.server.has_script:
         values = [item["value"] for item in items]
         s.at(history).equal("TW-BAT-001", values, texts)
@@ -76,10 +77,12 @@ async def failed_item_does_not_affect_others(s: Session) -> None:
     )
     read = await s.read(job)
     ends = [item["status"] for item in s.items(read)]
-    for requirement in ("TW-BAT-004", "TW-BAT-013"):
-        s.at(history).equal(
-            requirement, ends, ["succeeded", "failed", "succeeded"], "succeeded, failed, succeeded"
-        )
+    s.at(history).equal(
+        ("TW-BAT-004", "TW-BAT-013"),
+        ends,
+        ["succeeded", "failed", "succeeded"],
+        "succeeded, failed, succeeded",
+    )
     s.at(read).equal("TW-OVR-020", read.member("status"), "partially_failed")
     failed = s.items(read)[1]
     named = failed.get("error", {}).get("detail") == "no such image" or "error" in failed
@@ -112,8 +115,7 @@ async def too_many_inputs_return_422(s: Session) -> None:
     if size > min(s.server.limits.get("max_body_bytes", 0), MAX_TESTED_BODY):
         s.skip_untested(f"{limit} inputs exceed max_body_bytes, or are too many for the suite to test")
     answer = await s.post(sample, json={"inputs": [sample.inputs[0]] * (limit + 1)})
-    for requirement in ("TW-BAT-003", "TW-DSC-012"):
-        s.at(answer).refused(requirement, 422, "batch_too_large", f"{limit + 1} inputs")
+    s.at(answer).refused(("TW-BAT-003", "TW-DSC-012"), 422, "batch_too_large", f"{limit + 1} inputs")
     s.at(answer).equal("TW-BAT-003", answer.pointer, "/inputs", "the pointer /inputs")
     control = await s.post(sample, json={"inputs": [sample.inputs[0]] * min(2, limit)})
     s.at(control).status("TW-BAT-003", 201, "for two inputs")
@@ -162,13 +164,12 @@ async def shared_members_fill_in_missing_members(s: Session) -> None:
             )
         _, history = await s.run_to_end(sample.with_inputs([{}, example], shared=example))
         status = history.of_type("done")[0].member("status")
-        for requirement in ("TW-BAT-008", "TW-JOB-014"):
-            s.at(history).equal(
-                requirement,
-                status,
-                "succeeded",
-                "the status succeeded, although an input has its members only in `shared`",
-            )
+        s.at(history).equal(
+            ("TW-BAT-008", "TW-JOB-014"),
+            status,
+            "succeeded",
+            "the status succeeded, although an input has its members only in `shared`",
+        )
         return
     shared = {"script": [{"append": "shared"}]}
     whole = _batch(s, script_input("own"), {}, shared=shared)
@@ -218,14 +219,14 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
     s.at(wrong).refused("TW-JOB-054", 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.cancel(job, json={"items": [1, 1]})
     ended = answer.status == 200 and bool(answer.member("done"))  # the first item may have ended before
-    for requirement in ("TW-JOB-057", "TW-JOB-082"):
-        s.at(answer).response(
-            requirement, answer.status == 202 or ended, "202, or 200 and a job that has ended"
-        )
+    s.at(answer).response(
+        ("TW-JOB-057", "TW-JOB-082"), answer.status == 202 or ended, "202, or 200 and a job that has ended"
+    )
     read = await s.read_until(job, lambda now: now.member("done"))
     ends = [(item["status"], item["value"]) for item in s.items(read)]
-    for requirement in ("TW-JOB-090", "TW-JOB-056"):
-        s.at(read).equal(requirement, ends[0], ("succeeded", "ab"), "the status succeeded with the value ab")
+    s.at(read).equal(
+        ("TW-JOB-090", "TW-JOB-056"), ends[0], ("succeeded", "ab"), "the status succeeded with the value ab"
+    )
     s.at(read).equal("TW-JOB-057", ends[1], ("cancelled", "c"), "the status cancelled with the value c")
     again = await s.cancel(job, json={"items": [0, 1]})
     state = again.status, again.member("status")
@@ -244,8 +245,7 @@ async def _cancel_generation_item(s: Session) -> None:
     wrong = await s.cancel(job, json={"items": [1, 2]})
     s.at(wrong).refused("TW-JOB-054", 422, "invalid_input", "the index of an item that does not exist")
     answer = await s.cancel(job, json={"items": [1, 1]})
-    for requirement in ("TW-JOB-057", "TW-JOB-082"):
-        s.at(answer).response(requirement, answer.status in {200, 202}, "202")
+    s.at(answer).response(("TW-JOB-057", "TW-JOB-082"), answer.status in {200, 202}, "202")
     read = await s.read_until(job, lambda now: now.member("done"))
     items = s.items(read)
     s.skip_unless(len(items) == 2, f"{read} returned {len(items)} items")
@@ -253,8 +253,7 @@ async def _cancel_generation_item(s: Session) -> None:
     if second["status"] == "succeeded" and answer.status == 200:
         s.inconclusive("the job had ended before it was cancelled")
     same = first["status"] == alone["status"] and bool(_text(first))
-    for requirement in ("TW-JOB-090", "TW-JOB-056"):
-        s.at(read).expect(requirement, same, f"the status {alone['status']} and a text", first)
+    s.at(read).expect(("TW-JOB-090", "TW-JOB-056"), same, f"the status {alone['status']} and a text", first)
     held = _text(s.items(begun)[1])
     kept = second["status"] == "cancelled" and _text(second).startswith(held)
     s.at(read).expect(
@@ -367,10 +366,12 @@ async def progress_is_sent_for_each_running_item(s: Session) -> None:
             last = {
                 block.member("item"): block.member("current") for block in stream.exchange.of_type("progress")
             }
-            for requirement in ("TW-FRM-066", "TW-FRM-067"):
-                s.at(stream.exchange).expect(
-                    requirement, last == {0: 1, 1: 2}, "progress 1 for item 0 and 2 for item 1", str(last)
-                )
+            s.at(stream.exchange).expect(
+                ("TW-FRM-066", "TW-FRM-067"),
+                last == {0: 1, 1: 2},
+                "progress 1 for item 0 and 2 for item 1",
+                str(last),
+            )
     await s.cancel(job)
 
 

@@ -168,8 +168,7 @@ async def values_match_value_schema(s: Session) -> None:
                 if item["status"] == "succeeded":
                     fault = endpoint.value_violation(item.get("value"))
                     wanted = f"a value that fits the value_schema of {endpoint.name}"
-                    for requirement in ("TW-DSC-020", "TW-DSC-021"):
-                        s.at(exchange).empty(requirement, fault[:300], wanted)
+                    s.at(exchange).empty(("TW-DSC-020", "TW-DSC-021"), fault[:300], wanted)
 
 
 @check("TW-DSC-003", "TW-DSC-011", after="browser")
@@ -307,7 +306,6 @@ async def oversized_body_returns_413(s: Session) -> None:
     large = small + b" " * (limit + 1 - len(small))
     for body in (large, [large[:-1], large[-1:]]):
         answer = await s.post(sample, body=body, header=JSON)
-        for requirement in ("TW-SEC-014", "TW-DSC-012"):
-            s.at(answer).refused(requirement, 413, "body_too_large")
+        s.at(answer).refused(("TW-SEC-014", "TW-DSC-012"), 413, "body_too_large")
     control = await s.post(sample, body=small + b" " * min(1000, limit - len(small)), header=JSON)
     s.at(control).status("TW-DSC-012", 201, "for a body below the limit")

@@ -32,8 +32,9 @@ async def listed_endpoint_is_usable_or_forbidden(s: Session) -> None:
         mine = await s.submit(sample)
         await s.cancel(mine)
         hidden = name not in listed and theirs.outcome == "404 endpoint_not_found"
-        for requirement in ("TW-DSC-006", "TW-SEC-004"):
-            wanted = f"403 forbidden for {name}, which the first caller may use"
-            s.at(theirs).response(requirement, hidden or theirs.outcome == "403 forbidden", wanted)
+        wanted = f"403 forbidden for {name}, which the first caller may use"
+        s.at(theirs).response(
+            ("TW-DSC-006", "TW-SEC-004"), hidden or theirs.outcome == "403 forbidden", wanted
+        )
     if not s.assertions:
         s.skip_untested("no example of an endpoint succeeded")

@@ -172,8 +172,8 @@ async def links_resolve_to_their_resources(s: Session) -> None:
         for link in links:
             place = resolve(each, link)
             sound = place.startswith(bases) and _is_reference(link)
-            for requirement in ("TW-OVR-013", *prefixed):
-                s.at(each).expect(requirement, sound, f"a link below {' or '.join(bases)}", link)
+            wanted = f"a link below {' or '.join(bases)}"
+            s.at(each).expect(("TW-OVR-013", *prefixed), sound, wanted, link)
         for job in job_bodies(each):
             for name, end in (("self", ""), ("events", "/events"), ("cancel", "/cancel")):
                 place = resolve(each, str(_links(job).get(name, "")))

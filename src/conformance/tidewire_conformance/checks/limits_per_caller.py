@@ -101,8 +101,7 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
         late = await _stream(s.wire, job.events)
         if late.is_stream and (why := await _why_ended(s, job, streams)):
             s.skip_no_occasion(f"{why} before {limit + 1} streams were open")
-        for requirement in ("TW-SEC-024", "TW-DSC-012"):
-            s.at(late).refused(requirement, 429, "too_many_streams", f"stream {limit + 1}")
+        s.at(late).refused(("TW-SEC-024", "TW-DSC-012"), 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
@@ -164,8 +163,7 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         s.skip_no_occasion(
             f"the queue is full after {len(jobs)} jobs, before a caller reaches max_jobs_per_principal ({limit})"
         )
-    for requirement in ("TW-SEC-024", "TW-DSC-012"):
-        s.at(answer).refused(requirement, 429, "too_many_jobs", f"job {limit + 1}")
+    s.at(answer).refused(("TW-SEC-024", "TW-DSC-012"), 429, "too_many_jobs", f"job {limit + 1}")
     # Jobs of earlier checks may not have ended yet.
     wanted = f"at least {limit // 2} jobs, because the declared max_jobs_per_principal is {limit}"
     s.at(answer).expect(

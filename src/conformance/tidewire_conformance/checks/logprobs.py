@@ -229,10 +229,12 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
         strict=True,
     )
     for token, logprob, ids, found, rank in rows:
-        for requirement in ("TW-GEN-031", "TW-GEN-034"):
-            s.at(history).expect(
-                requirement, len(ids) == len(found) == TOP_LOGPROBS, f"{TOP_LOGPROBS} candidates", len(ids)
-            )
+        s.at(history).expect(
+            ("TW-GEN-031", "TW-GEN-034"),
+            len(ids) == len(found) == TOP_LOGPROBS,
+            f"{TOP_LOGPROBS} candidates",
+            len(ids),
+        )
         numbers = [each for each in [logprob, *found] if each is not None]
         s.at(history).expect(
             "TW-GEN-022", all(each <= 0 for each in numbers), "log-probabilities of at most 0", numbers
@@ -375,8 +377,7 @@ async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
             _judge_sum(s, found, decimals, history)
     same = not differs(first[0.5], first[2.0], decimals)
     wanted = f"{first[0.5]}, the raw log-probabilities at a temperature of 0.5"
-    for requirement in ("TW-GEN-025", "TW-GEN-022"):
-        s.at(history).expect(requirement, same, wanted, first[2.0])
+    s.at(history).expect(("TW-GEN-025", "TW-GEN-022"), same, wanted, first[2.0])
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS, seconds=1)

@@ -19,8 +19,7 @@ async def purged_job_returns_410(s: Session) -> None:
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         gone = await s.wire.request(method, job.path + place)
-        s.at(gone).refused("TW-JOB-062", 410, "job_expired", f"{method} {place}")
-        s.at(gone).refused("TW-RES-028", 410, "job_expired", f"{method} {place}")
+        s.at(gone).refused(("TW-JOB-062", "TW-RES-028"), 410, "job_expired", f"{method} {place}")
     late = await s.stream(job, history.logged[-1].id or "")
     s.at(late).refused("TW-RES-028", 410, "job_expired", "the cursor of done")
 

@@ -90,9 +90,10 @@ async def text_has_only_whole_characters(s: Session) -> None:
         common = common_length(whole, text)
         replaced = text[common : common + 1] == REPLACEMENT
         s.skip_unless(replaced or common == len(text), "the vocabulary does not spell the text")
-        for requirement in ("TW-GEN-014", "TW-GEN-015"):
-            wanted = f"{whole[common : common + 8]!r} after {common} characters"
-            s.at(history).expect(requirement, not replaced, wanted, repr(text[common : common + 8]))
+        wanted = f"{whole[common : common + 8]!r} after {common} characters"
+        s.at(history).expect(
+            ("TW-GEN-014", "TW-GEN-015"), not replaced, wanted, repr(text[common : common + 8])
+        )
         _judge_text(s, vocabulary, history)
 
     await s.concurrently(judge, members)
@@ -107,10 +108,9 @@ def _judge_text(s: Session, vocabulary: _Vocabulary, history: RecordedExchange) 
         if not isinstance(text, str) or not isinstance(ids, list):
             continue
         complete, text = _short(_decoded(vocabulary.spelled(ids))), _short(text)
-        for requirement in ("TW-GEN-014", "TW-GEN-015"):
-            wanted = f"a text that ends in {complete[-8:]!r}, or before"
-            sound = complete.startswith(text)
-            s.at(history, step.block).expect(requirement, sound, wanted, repr(text[-8:]))
+        wanted = f"a text that ends in {complete[-8:]!r}, or before"
+        sound = complete.startswith(text)
+        s.at(history, step.block).expect(("TW-GEN-014", "TW-GEN-015"), sound, wanted, repr(text[-8:]))
 
 
 @check("TW-GEN-042", needs=LOGPROBS, seconds=1.5)

@@ -36,8 +36,7 @@ async def diffs_apply_and_checks_hold(s: Session) -> None:
                 "TW-DIF-012", applies, "a diff that applies", str(step.error)
             )
         elif step.after is not None and step.before is not None:
-            for requirement in _satisfied(step):
-                s.expect(requirement, True, "an event that applies to the state before it")
+            s.expect((*_satisfied(step),), True, "an event that applies to the state before it")
 
 
 def _satisfied(step: Step) -> Iterator[str]:
@@ -287,8 +286,7 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         if folded.after
         else f"a diff that does not apply: {folded.error}"
     )
-    for requirement in ("TW-DIF-012", "TW-DIF-073", "TW-RES-020"):
-        s.at(history).equal(requirement, got, values[-1])
+    s.at(history).equal(("TW-DIF-012", "TW-DIF-073", "TW-RES-020"), got, values[-1])
     read = s.items(await s.read(job))[0]["value"]
     wanted = f"diffs and a digest that match the value in the job resource: {json_text(read)}"
     s.at(history).expect(
