@@ -18,10 +18,8 @@ async def deadline_keeps_ended_items(s: Session) -> None:
     """At the deadline of a job, ended items stay unchanged, all other items fail, and the job ends as
     `partially_failed`.
     """
-    if not s.server.has_script:
-        s.skip_untested("needs the endpoint tidewire.script")
     slow = {"script": [{"append": "b"}, {"sleep_ms": 20_000}]}
-    sample = s.batch_sample().with_inputs([{"script": [{"append": "a"}]}, slow, slow])
+    sample = s.script_sample().with_inputs([{"script": [{"append": "a"}]}, slow, slow])
     for deadline in BATCH_DEADLINES_MS:
         job, history = await s.run_to_end(sample, deadline_ms=deadline)
         read = await s.read(job)
