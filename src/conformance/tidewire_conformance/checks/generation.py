@@ -1,6 +1,6 @@
 """Checks for chapter 8 except log-probabilities: parameters, finish reasons, token usage and seeds of text generation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tidewire_conformance.judging.server_probe import LONG_TOKENS, SampleRequest
@@ -117,6 +117,11 @@ def _column_fault(name: str, column: Any) -> str:
 def is_number_or_null(value: Any) -> bool:
     """Whether a value can be a log-probability or an id."""
     return value is None or isinstance(value, int | float)
+
+
+def columns_of(value: dict[str, Any], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the elements of several columns for each generated token."""
+    return zip(*(value[name] for name in names), strict=True)
 
 
 def tokens_in(usage: Any, name: str) -> int:

@@ -29,10 +29,10 @@ class _Vocabulary(NamedTuple):
     tokens: list[bytes]
     special: frozenset[int]
 
-    def spelled(self, ids: list[int]) -> bytes:
-        """Return the bytes that these tokens add to a text."""
-        known = (each for each in ids if 0 <= each < len(self.tokens) and each not in self.special)
-        return b"".join(self.tokens[each] for each in known)
+    def spelled(self, ids: list[Any]) -> bytes:
+        """Return the bytes that tokens add to a text. Special tokens and ids that the vocabulary lacks add none."""
+        known = (each for each in ids if type(each) is int and 0 <= each < len(self.tokens))
+        return b"".join(self.tokens[each] for each in known if each not in self.special)
 
     def incomplete(self) -> list[int]:
         """Return the ids of the tokens that end within a character."""
@@ -55,6 +55,11 @@ async def _vocabulary(s: Session) -> _Vocabulary:
     answer = await s.get(resolve(endpoint.described, link))
     violation = schema_violation("vocabulary", answer.json)
     s.skip_unless(answer.status == 200 and not violation, f"{answer} returned {answer.status} {violation}")
+    return vocabulary_of(answer)
+
+
+def vocabulary_of(answer: RecordedExchange) -> _Vocabulary:
+    """Return the vocabulary in a response that fits its schema."""
     special = frozenset(answer.validated.get("special", ()))
     return _Vocabulary([base64.b64decode(each) for each in answer.validated["tokens"]], special)
 
