@@ -26,10 +26,10 @@ from tidewire_conformance.clients import event_stream_clients
 from tidewire_conformance.clients.scenarios import AdapterError, ProgramAdapter, play
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
-from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.event_streams.judge_stream_server import judge_stream_server
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
 from tidewire_conformance.judging.verdict import Outcome
+from tidewire_conformance.parse_option_values import EventStreamOptions
 
 PAGE = ROOT / "docs/proof/event-streams.md"
 RESULTS = ROOT / "proof/results/event-streams.json"

@@ -4,13 +4,14 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
-from tidewire_conformance.event_stream_options import EventStreamOptions
+from tidewire_conformance.judging.grade import Settings
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan
 from tidewire_conformance.session import Hooks
@@ -23,6 +24,16 @@ TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@dataclass(frozen=True)
+class EventStreamOptions(Settings):
+    """Options of a test run with the URL of an event stream."""
+
+    url: str
+    header: Fields = ()
+    body: bytes | None = None
+    """Body to send with POST, or None for GET."""
 
 
 class UsageError(ValueError):
