@@ -109,14 +109,10 @@ async def ids_are_consecutive(s: Session) -> None:
                 s.at(each, block).expect(
                     "TW-RES-006", own > last, f"an id above {id_text(last)}", id_text(own)
                 )
-                requirement = "TW-RES-043" if _names_base(block) else "TW-RES-003"
+                requirement = "TW-RES-043" if block.is_merged else "TW-RES-003"
                 got = f"{block.id} with the base {base[0]}-{base[1]}"
                 s.at(each, block).expect(requirement, base == last, f"a base of {last[0]}-{last[1]}", got)
             last = own
-
-
-def _names_base(block: Block) -> bool:
-    return "on" in block.members
 
 
 def _base(block: Block, seq: int) -> int:

@@ -92,8 +92,7 @@ async def each_id_has_one_state(s: Session) -> None:
         if step.after is None:
             continue
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
-        merged = isinstance(step.block.json, dict) and "on" in step.block.json
-        requirement = "TW-DIF-043" if merged else "TW-RES-007"
+        requirement = "TW-DIF-043" if step.block.is_merged else "TW-RES-007"
         wanted = "at", step.block.id, "the same state as in other responses:", held
         s.at(step.exchange, step.block).equal(requirement, step.after.value, held, wanted)
     for exchange in s.wire.record:
@@ -138,7 +137,7 @@ def _transitions(step: Step) -> Iterator[tuple[str, str]]:
     One logged event may contain several changes (TW-DIF-040). A diff that replaces several events may omit the statuses
     between the first and the last, so it is skipped, as snapshots are.
     """
-    if step.before is None or step.block.type != "message" or "on" in step.block.members:
+    if step.before is None or step.block.type != "message" or step.block.is_merged:
         return
     if not _may_change_a_status(step.block.json):
         return
