@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from proof.clients.faulty_client import all_faulty_clients
+from proof.clients.faulty_client import all_faulty_clients, words_of
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.servers.faults import FAULTY_SERVERS
 from proof.servers.judge_server import plan
@@ -52,7 +52,8 @@ def main(out: Path, key_file: Path, *, seed: int | None = None, servers: int = 1
         text = console_text(report)
         assert not _names(name).search(text), f"report {number} contains the name of its subject"
         (out / f"{number:02}.txt").write_text(text, encoding="utf-8")
-        key[f"{number:02}"] = {"kind": kind, "name": name, "about": description_of(kind, name)}
+        about = FAULTY_SERVERS[name].description if kind == "server" else words_of(name)
+        key[f"{number:02}"] = {"kind": kind, "name": name, "about": about}
         key_file.write_text(json.dumps(key, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{time.monotonic() - began:6.1f} s  {number:02}", flush=True)
     return 0
@@ -69,13 +70,6 @@ def chosen_subjects(seed: int, servers: int, clients: int) -> list[tuple[str, st
     ]
     rng.shuffle(found)
     return found
-
-
-def description_of(kind: str, name: str) -> str:
-    """Describe the fault of a subject."""
-    if kind == "server":
-        return FAULTY_SERVERS[name].description
-    return re.sub(r"(?<=.)([A-Z])", lambda match: f" {match[1].lower()}", name)
 
 
 def of_server(name: str) -> Report:

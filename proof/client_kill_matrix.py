@@ -4,13 +4,12 @@ Writes docs/proof/faulty-clients.md.
 """
 
 import argparse
-import re
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from proof.clients.faulty_client import FaultyClient, all_faulty_clients
+from proof.clients.faulty_client import FaultyClient, all_faulty_clients, words_of
 from proof.kill_matrix import run_matrix
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import PlainClient
@@ -150,15 +149,10 @@ def _page(rows: list[ClientRow]) -> str:
     for row in sorted(rows, key=lambda row: (_own(row), row.name)):
         others = {*row.red.get(_own(row), ())} & specification.requirements().keys() - {row.breaks}
         mark = row.fault or "✓"
-        words, also = _words(row.name), " ".join(sorted(others))
+        words, also = words_of(row.name), " ".join(sorted(others))
         lines.append(f"| {words} | `{_own(row)}` | {row.breaks} | {also} | {len(row.red)} | {mark} |")
     return HEAD + "\n".join(lines) + "\n"
 
 
 def _own(row: ClientRow) -> str:
     return next(name_of(each) for each in SCENARIOS if each.name == CLIENTS[row.name].scenario)
-
-
-def _words(name: str) -> str:
-    """Split a class name such as `SendsNoCursor` into words."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", " ", name).lower()

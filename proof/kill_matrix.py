@@ -11,6 +11,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
+def cell(text: str) -> str:
+    """Return a text as a cell of a Markdown table."""
+    return text.strip().replace("|", "\\|")
+
+
 def run_matrix(
     kind: str,
     known: Collection[str],

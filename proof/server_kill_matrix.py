@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proof.flakiness import busy_machine
-from proof.kill_matrix import run_matrix
+from proof.kill_matrix import cell, run_matrix
 from proof.servers.expected_side_failures import UNDETECTABLE
 from proof.servers.faults import FAULTY_SERVERS, FaultyServer
 from proof.servers.judge_server import findings_by_check, is_expected, is_noticed, judge, leading_check
@@ -154,7 +154,7 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
             [name for name in found[server.name].red if name != server.check] if server.name in found else []
         )
         yield (
-            f"| {_cell(server.description)} | {server.requirement} | `{server.check}` | {len(others) or ''} "
+            f"| {cell(server.description)} | {server.requirement} | `{server.check}` | {len(others) or ''} "
             f"| {_mark(found.get(server.name), 'noticed')} |"
         )
     yield from (
@@ -173,16 +173,16 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
         "|---|---|",
     )
     yield from (
-        f"| {_cell(server.description)} | {_cell('; '.join(server.also_fails))} |"
+        f"| {cell(server.description)} | {cell('; '.join(server.also_fails))} |"
         for server in faulty
         if server.also_fails
     )
     yield from ("", "## Benign variants", "", "| server | |", "|---|---|")
     yield from (
-        f"| {_cell(server.description)} | {_mark(found.get(server.name), 'passed')} |" for server in benign
+        f"| {cell(server.description)} | {_mark(found.get(server.name), 'passed')} |" for server in benign
     )
     yield from ("", "## Faults that the suite cannot detect", "", "| fault | reason |", "|---|---|")
-    yield from (f"| {_cell(fault)} | {_cell(why)} |" for fault, why in UNDETECTABLE.items())
+    yield from (f"| {cell(fault)} | {cell(why)} |" for fault, why in UNDETECTABLE.items())
     yield from (
         "",
         "## Requirements for servers that no check judges",
@@ -193,20 +193,16 @@ def _lines(rows: list[ServerRow]) -> Iterator[str]:
     reasons = unseen()
     for one in specification.requirements().values():
         if one.role != "client" and one.level != "MAY" and one.id not in judged:
-            yield f"| {one.id} | {one.level} | {_cell(reasons.get(one.id, ''))} |"
+            yield f"| {one.id} | {one.level} | {cell(reasons.get(one.id, ''))} |"
 
 
 def _proved(found: dict[str, ServerRow], servers: list[FaultyServer]) -> int:
     return sum(server.name in found and not found[server.name].fault for server in servers)
 
 
-def _cell(text: str) -> str:
-    return text.strip().replace("|", "\\|")
-
-
 def _mark(row: ServerRow | None, verb: str) -> str:
     if row is None:
         return "not run"
     repeated = f"{verb} in {row.held} of {row.runs}" if row.runs > 1 or row.busy else ""
-    mark = f"**no** {_cell(row.fault)}" if row.fault else "yes"
+    mark = f"**no** {cell(row.fault)}" if row.fault else "yes"
     return f"{mark}; {repeated}" if repeated else mark

@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from proof.clients.faulty_client import all_faulty_clients
 from proof.event_streams.faulty_readers import FAULTY_READERS
 from proof.event_streams.stream_servers import STREAM_SERVERS
+from proof.kill_matrix import ROOT, cell
 from proof.servers.faults import FAULTY_SERVERS
 from proof.unjudged_requirements import REASONS, unseen
 from tidewire_conformance import registry, specification
@@ -24,7 +24,6 @@ from tidewire_conformance.clients.scenarios.scenario_to_verdict import name_of
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
 from tidewire_conformance.specification import Requirement
 
-ROOT = Path(__file__).parents[1]
 TRACEABILITY = ROOT / "src/conformance/tidewire_conformance/traceability.json"
 PAGE = ROOT / "docs/proof/requirements.md"
 COMMAND = "python -m proof traceability"
@@ -147,7 +146,7 @@ def _page(found: list[RequirementTrace]) -> Iterator[str]:
         yield from ("| requirement | level | role | judged by | tested with |", "|---|---|---|---|---|")
         for trace in traces_of:
             one = trace.requirement
-            text = f"**{one.id}** {_cell(one.text)}"
+            text = f"**{one.id}** {cell(one.text)}"
             yield f"| {text} | {one.level} | {one.role} | {_judged_by(trace)} | {_proved_by(trace)} |"
 
 
@@ -156,7 +155,7 @@ def _count(found: list[RequirementTrace], member: str) -> int:
 
 
 def _judged_by(trace: RequirementTrace) -> str:
-    return "<br>".join(filter(None, [_names(trace.judges), trace.reason and f"*{_cell(trace.reason)}*"]))
+    return "<br>".join(filter(None, [_names(trace.judges), trace.reason and f"*{cell(trace.reason)}*"]))
 
 
 def _proved_by(trace: RequirementTrace) -> str:
@@ -166,10 +165,6 @@ def _proved_by(trace: RequirementTrace) -> str:
 def _names(names: tuple[str, ...]) -> str:
     more = f" … {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return "<br>".join(f"`{name}`" for name in names[:MAX_NAMES]) + more
-
-
-def _cell(text: str) -> str:
-    return text.strip().replace("|", "\\|")
 
 
 def main(*, check: bool = False) -> int:

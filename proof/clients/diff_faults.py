@@ -1,14 +1,7 @@
 """Faulty clients with errors in diffs, JSON Pointers and diff operations."""
 
-from typing import Any
-
-from proof.clients.faulty_client import FaultyClient
+from proof.clients.faulty_client import FaultyClient, changed
 from proof.reimplementations.plain_state import MalformedError, State, UnknownError, demand
-
-
-def state_with(**members: Any) -> type[State]:
-    return type("FaultyState", (State,), members)
-
 
 # ---- whole diffs -------------------------------------------------------------------------------------------------
 
@@ -60,7 +53,7 @@ class SkipsUnknownDiffShapes(FaultyClient):
 
 class ReadsNullAsEmptyDiff(FaultyClient):
     scenario, kind, breaks = "null-as-a-diff", "hung", "TW-DIF-074"
-    state_type = state_with(ops_of=lambda self, diff: State.ops_of(self, diff or []))
+    state_type = changed(State, ops_of=lambda self, diff: State.ops_of(self, diff or []))
 
 
 class AcceptsAnyBase(FaultyClient):
@@ -84,8 +77,8 @@ class RejectsEmptyDiff(FaultyClient):
 
 class AddsMissingPathSlash(FaultyClient):
     scenario, kind, breaks = "path-without-a-slash", "never", "TW-DIF-073"
-    state_type = state_with(
-        place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
+    state_type = changed(
+        State, place=lambda self, root, path: State.place(self, root, path and "/" + path.lstrip("/"))
     )
 
 
@@ -93,12 +86,12 @@ class UnescapesPathsInWrongOrder(FaultyClient):
     """Replace `~0` before `~1`, so that `~01` becomes a slash instead of `~1`."""
 
     scenario, kind, breaks = "pointers", "count", "TW-DIF-073"
-    state_type = state_with(unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
+    state_type = changed(State, unescaped=lambda self, token: token.replace("~0", "~").replace("~1", "/"))
 
 
 class AcceptsIndexWithLeadingZero(FaultyClient):
     scenario, kind, breaks = "index-with-a-leading-zero", "never", "TW-DIF-073"
-    state_type = state_with(index=lambda self, token: int(token))
+    state_type = changed(State, index=lambda self, token: int(token))
 
 
 class AcceptsDashAsIndex(FaultyClient):
@@ -113,8 +106,8 @@ class AcceptsDashAsIndex(FaultyClient):
 
 class AcceptsNegativeIndex(FaultyClient):
     scenario, kind, breaks = "index-below-zero", "never", "TW-DIF-073"
-    state_type = state_with(
-        index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
+    state_type = changed(
+        State, index=lambda self, token: int(token) if token.startswith("-") else State.index(self, token)
     )
 
 
@@ -142,8 +135,8 @@ class RejectsPrototypeMemberNames(FaultyClient):
 
 class IgnoresEmptyPathTokens(FaultyClient):
     scenario, kind, breaks = "pointers", "count", "TW-DIF-073"
-    state_type = state_with(
-        tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
+    state_type = changed(
+        State, tokens=lambda self, path: [token for token in State.tokens(self, path) if token or path == "/"]
     )
 
 
@@ -221,14 +214,16 @@ class RejectsNewMembers(FaultyClient):
 
 class InsertsOneIndexTooHigh(FaultyClient):
     scenario, kind, breaks = "ops", "order", "TW-DIF-073"
-    state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value))
+    state_type = changed(
+        State, insert=lambda self, parent, token, value: parent.insert(int(token) + 1, value)
+    )
 
 
 class InsertsPastTheEnd(FaultyClient):
     """Accept any index for an insertion, as `list.insert` does."""
 
     scenario, kind, breaks = "insertion-past-the-end", "never", "TW-DIF-073"
-    state_type = state_with(insert=lambda self, parent, token, value: parent.insert(int(token), value))
+    state_type = changed(State, insert=lambda self, parent, token, value: parent.insert(int(token), value))
 
 
 class IgnoresDeletionOfMissingMember(FaultyClient):

@@ -1,5 +1,6 @@
 """Base class and registry of the faulty clients. Each faulty client overrides one method or part of the plain client."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -33,6 +34,16 @@ class FaultyClient(PlainClient):
             for name, right in (("decoder", Decoder), ("state_type", State), ("json", Json)):
                 if issubclass(part, right):
                     setattr(cls, name, part)
+
+
+def changed(part, **members):
+    """Return a part of the plain client in which these members replace others."""
+    return type(f"Changed{part.__name__}", (part,), members)
+
+
+def words_of(name):
+    """Split the name of a class, such as `SendsNoCursor`, into words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", " ", name).lower()
 
 
 def all_faulty_clients(kind=FaultyClient):

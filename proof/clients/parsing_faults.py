@@ -3,21 +3,15 @@
 import contextlib
 import re
 
-from proof.clients.faulty_client import FaultyClient
-from proof.clients.stream_faults import decoder_with
+from proof.clients.faulty_client import FaultyClient, changed
 from proof.reimplementations.plain_state import MAX_UNFINISHED_BYTES, Decoder, Event, Json, MalformedError
-
-
-def json_with(**members):
-    return type("FaultyJson", (Json,), members)
-
 
 # ---- fields ------------------------------------------------------------------------------------------------------
 
 
 class CrashesOnInvalidUtf8(FaultyClient):
     scenario, kind, breaks = "bytes-that-are-not-utf-8", "died", "TW-FRM-084"
-    decoder = decoder_with(text=lambda self, value: value.decode("utf-8"))
+    decoder = changed(Decoder, text=lambda self, value: value.decode("utf-8"))
 
 
 class SplitsEventsOnlyAtTwoLf(FaultyClient):
@@ -35,7 +29,7 @@ class SplitsEventsOnlyAtTwoLf(FaultyClient):
 
 class StripsFieldValues(FaultyClient):
     scenario, kind, breaks = "two-spaces-after-the-colon", "never", "TW-FRM-084"
-    decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name, value.strip()))
+    decoder = changed(Decoder, field=lambda self, name, value: Decoder.field(self, name, value.strip()))
 
 
 class SplitsAtTheLastColon(FaultyClient):
@@ -52,7 +46,7 @@ class SplitsAtTheLastColon(FaultyClient):
 
 class IgnoresCaseOfFieldNames(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-084"
-    decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.lower(), value))
+    decoder = changed(Decoder, field=lambda self, name, value: Decoder.field(self, name.lower(), value))
 
 
 class KeepsOnlyTheLastDataLine(FaultyClient):
@@ -93,8 +87,8 @@ class KeepsEmptyEventType(FaultyClient):
 
 class TruncatesIdAtNul(FaultyClient):
     scenario, kind, breaks = "id-with-nul", "cursor", "TW-FRM-084"
-    decoder = decoder_with(
-        field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0])
+    decoder = changed(
+        Decoder, field=lambda self, name, value: Decoder.field(self, name, value.partition(b"\0")[0])
     )
 
     def receive(self, event):
@@ -115,8 +109,9 @@ class CrashesOnRetryAbove32Bits(FaultyClient):
 
 class ReadsRetryInSeconds(FaultyClient):
     scenario, kind, breaks = "retry-is-the-base", "hung", "TW-CLI-016"
-    decoder = decoder_with(
-        set_retry=lambda self, value: setattr(self, "retry", 1000 * int(value)) if value.isdigit() else None
+    decoder = changed(
+        Decoder,
+        set_retry=lambda self, value: setattr(self, "retry", 1000 * int(value)) if value.isdigit() else None,
     )
 
 
@@ -131,14 +126,14 @@ class ReusesDecoderAcrossConnections(FaultyClient):
 
 class LimitsSnapshotsToEventSize(FaultyClient):
     scenario, kind, breaks = "large-snapshot", "end", "TW-FRM-039"
-    decoder = decoder_with(bound=lambda self: self.size <= 2**21 or _refuse())
+    decoder = changed(Decoder, bound=lambda self: self.size <= 2**21 or _refuse())
 
 
 class LimitsEventsTo64Kib(FaultyClient):
     """Limit events to 64 KiB, which is a common default of libraries that read lines."""
 
     scenario, kind, breaks = "large-event", "count", "TW-FRM-078"
-    decoder = decoder_with(bound=lambda self: self.size <= 2**16 or _refuse())
+    decoder = changed(Decoder, bound=lambda self: self.size <= 2**16 or _refuse())
 
 
 def _refuse():
@@ -165,7 +160,9 @@ class StripsByteOrderMarkFromEachChunk(FaultyClient):
     """Strip a byte order mark from each chunk, as happens if each chunk is decoded by a new text decoder."""
 
     scenario, kind, breaks = "byte-order-mark-inside-a-text", "count", "TW-FRM-084"
-    decoder = decoder_with(feed=lambda self, chunk: Decoder.feed(self, chunk.removeprefix(b"\xef\xbb\xbf")))
+    decoder = changed(
+        Decoder, feed=lambda self, chunk: Decoder.feed(self, chunk.removeprefix(b"\xef\xbb\xbf"))
+    )
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------
@@ -196,19 +193,19 @@ class IgnoresMalformedEvents(FaultyClient):
 
 class AcceptsInfiniteNumbers(FaultyClient):
     scenario, kind, breaks = "number-beyond-the-finite", "never", "TW-SEC-021"
-    json = json_with(number=staticmethod(float))
+    json = changed(Json, number=staticmethod(float))
 
 
 class RoundsLargeIntegers(FaultyClient):
     """Round large integers, as a parser with only 64-bit floats does."""
 
     scenario, kind, breaks = "integer-beyond-the-exact", "never", "TW-OVR-003"
-    json = json_with(integer=staticmethod(lambda text: int(float(text))))
+    json = changed(Json, integer=staticmethod(lambda text: int(float(text))))
 
 
 class AcceptsDuplicateMembers(FaultyClient):
     scenario, kind, breaks = "member-twice", "hung", "TW-OVR-004"
-    json = json_with(members=staticmethod(dict))
+    json = changed(Json, members=staticmethod(dict))
 
 
 class ReplacesLoneSurrogates(FaultyClient):
@@ -231,7 +228,7 @@ class AcceptsLoneSurrogatesInNames(FaultyClient):
 
 class AcceptsDepthUpTo500(FaultyClient):
     scenario, kind, breaks = "nested-too-deep", "never", "TW-OVR-006"
-    json = json_with(max_depth=500)
+    json = changed(Json, max_depth=500)
 
 
 class CrashesOnDeepNesting(FaultyClient):
@@ -249,8 +246,8 @@ class ReadsWholeFloatsAsIntegers(FaultyClient):
     """Treat 1.0 as the integer 1, as in a language with a single number type."""
 
     scenario, kind, breaks = "truncation-by-a-fraction", "never", "TW-OVR-010"
-    json = json_with(
-        number=staticmethod(lambda text: int(float(text)) if float(text).is_integer() else float(text))
+    json = changed(
+        Json, number=staticmethod(lambda text: int(float(text)) if float(text).is_integer() else float(text))
     )
 
 
@@ -286,7 +283,7 @@ class LimitsBytesPerConnection(FaultyClient):
 
 class LimitsDepthTo63(FaultyClient):
     scenario, kind, breaks = "nested-as-deep-as-allowed", "count", "TW-OVR-006"
-    json = json_with(max_depth=63)
+    json = changed(Json, max_depth=63)
 
 
 class IgnoresProgressAndQueueEvents(FaultyClient):

@@ -2,14 +2,13 @@
 
 import re
 
-from proof.clients.faulty_client import FaultyClient
-from proof.clients.stream_faults import decoder_with
+from proof.clients.faulty_client import FaultyClient, changed
 from proof.reimplementations.plain_state import Decoder
 
 
 class StripsByteOrderMarkFromEachLine(FaultyClient):
     scenario, kind, breaks = "byte-order-marks-elsewhere", "count", "TW-FRM-084"
-    decoder = decoder_with(line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
+    decoder = changed(Decoder, line=lambda self, line: Decoder.line(self, line.removeprefix(b"\xef\xbb\xbf")))
 
 
 class StripsRepeatedByteOrderMarks(FaultyClient):
@@ -23,23 +22,24 @@ class StripsRepeatedByteOrderMarks(FaultyClient):
 
 class IgnoresLinesWithoutColon(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-084"
-    decoder = decoder_with(
-        line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":")
+    decoder = changed(
+        Decoder, line=lambda self, line: Decoder.line(self, line if b":" in line else line and b":")
     )
 
 
 class KeepsFirstEventType(FaultyClient):
     scenario, kind, breaks = "empty-type", "count", "TW-FRM-084"
-    decoder = decoder_with(
+    decoder = changed(
+        Decoder,
         field=lambda self, name, value: (
             None if name == "event" and self.type else Decoder.field(self, name, value)
-        )
+        ),
     )
 
 
 class AcceptsRetryWithLeadingSpaces(FaultyClient):
     scenario, kind, breaks = "retry-that-is-no-number", "wait", "TW-FRM-084"
-    decoder = decoder_with(set_retry=lambda self, value: Decoder.set_retry(self, value.lstrip()))
+    decoder = changed(Decoder, set_retry=lambda self, value: Decoder.set_retry(self, value.lstrip()))
 
 
 class JoinsDataLinesWithoutSeparator(FaultyClient):
@@ -105,12 +105,12 @@ class DetectsLineEndOnlyOnce(FaultyClient):
 
 class ReadsBlankLineAsEmptyLine(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-084"
-    decoder = decoder_with(line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
+    decoder = changed(Decoder, line=lambda self, line: Decoder.line(self, line if line.strip() else b""))
 
 
 class TrimsFieldNames(FaultyClient):
     scenario, kind, breaks = "fields-that-are-unknown", "count", "TW-FRM-084"
-    decoder = decoder_with(field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
+    decoder = changed(Decoder, field=lambda self, name, value: Decoder.field(self, name.rstrip(), value))
 
 
 class AppliesRetryOnlyAtDispatch(FaultyClient):

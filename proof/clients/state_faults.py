@@ -5,8 +5,7 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
-from proof.clients.diff_faults import state_with
-from proof.clients.faulty_client import FaultyClient
+from proof.clients.faulty_client import FaultyClient, changed
 from proof.reimplementations.plain_requests import EndError
 from proof.reimplementations.plain_state import MalformedError, State, demand
 
@@ -25,12 +24,12 @@ class KeepsColumnsOfFirstSnapshot(FaultyClient):
 
 class AppendsBareStringToFirstColumn(FaultyClient):
     scenario, kind, breaks = "bare-string-for-two-columns", "never", "TW-DIF-073"
-    state_type = state_with(bare=lambda self, text: [["a", self.columns[0], text]])
+    state_type = changed(State, bare=lambda self, text: [["a", self.columns[0], text]])
 
 
 class TruncatesLongRows(FaultyClient):
     scenario, kind, breaks = "row-of-another-length", "never", "TW-DIF-073"
-    state_type = state_with(row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
+    state_type = changed(State, row=lambda self, root, row: State.row(self, root, row[: len(self.columns)]))
 
 
 class ConvertsNumbersInRowsToText(FaultyClient):
@@ -65,12 +64,12 @@ class CreatesMissingColumns(FaultyClient):
 
 class IgnoresCheckLength(FaultyClient):
     scenario, kind, breaks = "failed-check-of-an-array", "never", "TW-DIF-046"
-    state_type = state_with(verify_length=lambda self, found, n: None)
+    state_type = changed(State, verify_length=lambda self, found, n: None)
 
 
 class IgnoresCheckCrc(FaultyClient):
     scenario, kind, breaks = "failed-check", "never", "TW-DIF-047"
-    state_type = state_with(verify_crc=lambda self, found, crc: None)
+    state_type = changed(State, verify_crc=lambda self, found, crc: None)
 
 
 class ReadsCrcAsSigned(FaultyClient):
@@ -117,14 +116,14 @@ class RequiresChecks(FaultyClient):
 
 class AcceptsSnapshotWithFinalStatus(FaultyClient):
     scenario, kind, breaks = "snapshot-of-an-end", "never", "TW-DIF-011"
-    state_type = state_with(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+    state_type = changed(State, running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
 
 
 class EndsOnFinalStatus(FaultyClient):
     """Stop at a final status in the state instead of waiting for `done`."""
 
     scenario, kind, breaks = "diff-that-ends-the-job", "never", "TW-DIF-011"
-    state_type = state_with(running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
+    state_type = changed(State, running=frozenset({"queued", "running", "succeeded", "failed", "cancelled"}))
 
     def advance(self, state, name, *, forward=True):
         super().advance(state, name, forward=forward)
@@ -134,7 +133,7 @@ class EndsOnFinalStatus(FaultyClient):
 
 class AcceptsInvalidStateAfterDiff(FaultyClient):
     scenario, kind, breaks = "diff-that-breaks-the-state", "hung", "TW-DIF-070"
-    state_type = state_with(check=lambda self, state: None, verify_stable=lambda self, after: None)
+    state_type = changed(State, check=lambda self, state: None, verify_stable=lambda self, after: None)
 
     def deliver(self):
         if "items" in self.state.value:
@@ -222,7 +221,7 @@ class AppliesSetsFirst(FaultyClient):
             ops, checks = State.ops_of(state, diff)
             return sorted(ops, key=lambda op: (op[0] == "s") == self.appends_first), checks
 
-        return state_with(ops_of=ops_of)
+        return changed(State, ops_of=ops_of)
 
 
 class AppliesAppendsFirst(AppliesSetsFirst):
@@ -240,7 +239,7 @@ class FlattensAppendedArrays(FaultyClient):
 
 class PercentDecodesPaths(FaultyClient):
     scenario, kind, breaks = "ops-at-their-edges", "order", "TW-DIF-073"
-    state_type = state_with(unescaped=lambda self, token: State.unescaped(self, unquote(token)))
+    state_type = changed(State, unescaped=lambda self, token: State.unescaped(self, unquote(token)))
 
 
 class ComparesTrueAndOneAsEqual(FaultyClient):
@@ -256,7 +255,9 @@ class ComparesTrueAndOneAsEqualInSnapshot(ComparesTrueAndOneAsEqual):
 
 class AcceptsFragmentPaths(FaultyClient):
     scenario, kind, breaks = "path-of-a-fragment", "never", "TW-DIF-073"
-    state_type = state_with(place=lambda self, root, path: State.place(self, root, path.removeprefix("#")))
+    state_type = changed(
+        State, place=lambda self, root, path: State.place(self, root, path.removeprefix("#"))
+    )
 
 
 class DoesNotUnescapeColumnPaths(FaultyClient):

@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 
-from proof.clients.faulty_client import FaultyClient
+from proof.clients.faulty_client import FaultyClient, changed
 from proof.reimplementations.plain_client import id_key
 from proof.reimplementations.plain_requests import EndError
 from proof.reimplementations.plain_state import MAX_UNFINISHED_BYTES, Decoder, Event, Json, State, demand
@@ -12,23 +12,19 @@ from proof.reimplementations.plain_state import MAX_UNFINISHED_BYTES, Decoder, E
 # ---- framing -------------------------------------------------------------------------------------------------
 
 
-def decoder_with(**members):
-    return type("WrongDecoder", (Decoder,), members)
-
-
 class SplitsAtUnicodeLineEnds(FaultyClient):
     scenario, kind = "line-ends-of-other-standards", "count"
-    decoder = decoder_with(line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
+    decoder = changed(Decoder, line_end=re.compile(rb"\r\n|\r|\n|\xe2\x80\xa8|\xe2\x80\xa9|\xc2\x85"))
 
 
 class DispatchesUnfinishedEvent(FaultyClient):
     scenario, kind = "cut-before-the-empty-line", "cursor"
-    decoder = decoder_with(end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
+    decoder = changed(Decoder, end=lambda self: self.line(b"".join(self.pieces)) + self.line(b""))
 
 
 class LosesEventAfterByteOrderMark(FaultyClient):
     scenario, kind = "byte-order-mark", "count"
-    decoder = decoder_with(strip_bom=lambda self, line: line)
+    decoder = changed(Decoder, strip_bom=lambda self, line: line)
 
 
 class DispatchesEventWithoutData(FaultyClient):
@@ -52,8 +48,8 @@ class DispatchesEventAfterComment(FaultyClient):
 
 class DecodesChunksSeparately(FaultyClient):
     scenario, kind, breaks = "one-byte-at-a-time", "count", "TW-FRM-084"
-    decoder = decoder_with(
-        feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode())
+    decoder = changed(
+        Decoder, feed=lambda self, chunk: Decoder.feed(self, chunk.decode("utf-8", "replace").encode())
     )
 
 
@@ -68,7 +64,7 @@ class ReadsSplitCrLfAsTwoLineEnds(FaultyClient):
 
 class WaitsForLfAfterCr(FaultyClient):
     scenario, kind = "event-complete-with-its-cr", "promptness"
-    decoder = decoder_with(line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
+    decoder = changed(Decoder, line_end=re.compile(rb"\r\n|\r(?!\Z)|\n"))
 
 
 class HonorsCharsetParameter(FaultyClient):
@@ -110,13 +106,14 @@ class KeepsIdOfBlockWithoutData(KeepsIdOfUnfinishedEvent):
 
 class BuffersWithoutLimit(FaultyClient):
     scenario, kind, is_costly = "endless-line", "hung", True
-    decoder = decoder_with(bound=lambda self: None)
+    decoder = changed(Decoder, bound=lambda self: None)
 
 
 class LimitsLinesButNotEvents(FaultyClient):
     scenario, kind, breaks, is_costly = "endless-event", "hung", "TW-FRM-040", True
-    decoder = decoder_with(
-        bound=lambda self: demand(self.size - self.event_size <= MAX_UNFINISHED_BYTES, "a line is too long")
+    decoder = changed(
+        Decoder,
+        bound=lambda self: demand(self.size - self.event_size <= MAX_UNFINISHED_BYTES, "a line is too long"),
     )
 
 

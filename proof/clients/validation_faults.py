@@ -4,8 +4,7 @@ import contextlib
 import json
 import re
 
-from proof.clients.diff_faults import state_with
-from proof.clients.faulty_client import FaultyClient
+from proof.clients.faulty_client import FaultyClient, changed
 from proof.reimplementations.plain_state import Json, State, demand
 
 
@@ -21,12 +20,12 @@ class AcceptsShortRow(FaultyClient):
 
 class VerifiesOnlyFirstCheck(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
-    state_type = state_with(verify=lambda self, checks: State.verify(self, checks[:1]))
+    state_type = changed(State, verify=lambda self, checks: State.verify(self, checks[:1]))
 
 
 class VerifiesOnlyLastCheck(FaultyClient):
     scenario, kind, breaks = "one-check-of-three-fails", "never", "TW-DIF-053"
-    state_type = state_with(verify=lambda self, checks: State.verify(self, checks[-1:]))
+    state_type = changed(State, verify=lambda self, checks: State.verify(self, checks[-1:]))
 
 
 class AcceptsNonAsciiDigitsInIndexes(FaultyClient):
@@ -51,7 +50,7 @@ class AcceptsNonAsciiDigitsInIds(FaultyClient):
 
 class TruncatesByTrueAsOne(FaultyClient):
     scenario, kind, breaks = "truncation-by-true", "never", "TW-DIF-073"
-    state_type = state_with(truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
+    state_type = changed(State, truncate=lambda self, root, path, n: State.truncate(self, root, path, int(n)))
 
 
 class ReadsNullBaseAsPreviousId(FaultyClient):
@@ -83,7 +82,7 @@ class ReadsMissingOperandAsNull(FaultyClient):
 
 class AppendsBareStringToArray(FaultyClient):
     scenario, kind, breaks = "bare-string-for-an-array", "never", "TW-DIF-073"
-    state_type = state_with(bare=lambda self, text: [["r", text]])
+    state_type = changed(State, bare=lambda self, text: [["r", text]])
 
 
 class VerifiesStableOnlyOfWholeValues(FaultyClient):
@@ -120,7 +119,7 @@ class ReadsZeroAsEmptyDiff(FaultyClient):
     """Accept 0 as an empty diff, as in a language that treats 0 as empty."""
 
     scenario, kind, breaks = "number-as-a-diff", "never", "TW-DIF-074"
-    state_type = state_with(ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
+    state_type = changed(State, ops_of=lambda self, diff: ([], []) if diff == 0 else State.ops_of(self, diff))
 
 
 class AcceptsUnknownSnapshotReason(FaultyClient):
@@ -161,14 +160,14 @@ class AcceptsFailureWithoutError(FaultyClient):
 
 class AcceptsTrueAsLength(FaultyClient):
     scenario, kind, breaks = "length-that-is-true", "never", "TW-DIF-046"
-    state_type = state_with(
-        verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length")
+    state_type = changed(
+        State, verify_length=lambda self, found, n: demand(len(found) == n, "a failed check: length")
     )
 
 
 class AcceptsAnyErrorValue(FaultyClient):
     scenario, kind, breaks = "error-that-is-a-text", "never", "TW-DIF-070"
-    state_type = state_with(is_problem=staticmethod(lambda value: True))
+    state_type = changed(State, is_problem=staticmethod(lambda value: True))
 
 
 class AcceptsTabsInStrings(FaultyClient):

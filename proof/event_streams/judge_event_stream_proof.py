@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from proof.clients.faulty_client import words_of
 from proof.event_streams.faulty_readers import FAULTY_READERS, FaultyReader
 from proof.event_streams.stream_servers import STREAM_SERVERS, StreamServer, running_stream_server
 from proof.kill_matrix import ROOT
@@ -25,10 +26,10 @@ from tidewire_conformance.clients import event_stream_clients
 from tidewire_conformance.clients.scenarios import AdapterError, ProgramAdapter, play
 from tidewire_conformance.clients.scenarios.event_stream_scenarios import load_event_stream_scenarios
 from tidewire_conformance.clients.scenarios.play_all_scenarios import ScenarioPlan, run
-from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.event_streams.judge_stream_server import judge_stream_server
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS
 from tidewire_conformance.judging.verdict import Outcome
+from tidewire_conformance.parse_option_values import EventStreamOptions
 
 PAGE = ROOT / "docs/proof/event-streams.md"
 RESULTS = ROOT / "proof/results/event-streams.json"
@@ -258,8 +259,7 @@ def page(rows: list[ReaderRow], readers: dict[str, str], servers: dict[str, str]
     yield from ("", "## Faulty readers", "", "| reader | noticed by | breaks | |", "|---|---|---|---|")
     for name, fault in readers.items():
         reader = FAULTY_READERS[name]
-        words = re.sub(r"(?<=[a-z])(?=[A-Z0-9])", " ", name).lower()
-        yield f"| {words} | `{reader.scenario}` | {reader.breaks} | {fault or '✓'} |"
+        yield f"| {words_of(name)} | `{reader.scenario}` | {reader.breaks} | {fault or '✓'} |"
     yield from ("", "## Faulty servers", "", "| server | noticed by | breaks | |", "|---|---|---|---|")
     for name, fault in servers.items():
         server = STREAM_SERVERS[name]

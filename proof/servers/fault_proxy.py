@@ -145,7 +145,8 @@ class FaultProxy:
                     break
             exchange = Exchange(scope, body, self.shared)
             exchange.path = exchange.path.removeprefix(self.prefix)
-            await _run_hooks(self.requests, exchange)
+            for hook in self.requests:
+                await _resolved(hook(exchange))
             if exchange.header("content-length"):
                 exchange.set_header("content-length", str(len(exchange.body)))
             for hook in self.instead:
@@ -256,11 +257,6 @@ async def _send_response(send, status, headers, body):
         }
     )
     await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _run_hooks(hooks, *args):
-    for hook in hooks:
-        await _resolved(hook(*args))
 
 
 async def _resolved(found):

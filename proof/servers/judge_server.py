@@ -13,19 +13,18 @@ from tidewire_conformance.registry import Check
 from tidewire_conformance.report.failure_groups import sections
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
-from tidewire_conformance.wire.recording_client import Wire
 
 BUDGET = 40.0
 """Seconds after which no further check of a faulty server starts, since a fault can make every check time out."""
 WHOLE_BUDGET = 240.0
 """Time budget in seconds for a benign variant, long enough for every check."""
 CALLER = (("Authorization", f"Bearer {ALICE}"),)
+SECOND_CALLER = (("Authorization", f"Bearer {BOB}"),)
 
 
 def plan(url: str, budget: float = 60.0) -> Plan:
     """Build a plan with all optional hooks: restart, expiry, second replica, second caller and allowed origin."""
-    other = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
-    hooks = Hooks(restart_of(url), expiry_of(url), Wire(replica_of(url), header=CALLER), other, ORIGIN)
+    hooks = Hooks(restart_of(url), expiry_of(url), replica_of(url), SECOND_CALLER, ORIGIN)
     return Plan(url, CALLER, hooks, budget=budget)
 
 

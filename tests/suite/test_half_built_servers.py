@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from proof.servers.fault_helpers import change_json, refuse
 from proof.servers.fault_proxy import FaultProxy
-from proof.servers.judge_server import CALLER
-from proof.servers.server_process import BOB, ORIGIN, SETTINGS
+from proof.servers.judge_server import CALLER, SECOND_CALLER
+from proof.servers.server_process import ORIGIN, SETTINGS
 from support.mutated_server import FAULTS, RandomMutations, mutated, running
 from tidewire_conformance import registry
 from tidewire_conformance.cli import app
@@ -29,7 +29,6 @@ from tidewire_conformance.report import badge, html_report, json_report, junit_r
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
 from tidewire_conformance.specification import schema
-from tidewire_conformance.wire.recording_client import Wire
 from tidewire_server import Server, Stream
 
 CHECKS = [check for check in registry.checks() if not check.seconds]
@@ -112,8 +111,7 @@ def half_built(answer=(404, JSON, b"{}"), **described):
 
 def judged(url, folder=None, checks=CHECKS):
     """Run the suite and return the graded run, in which no check has the outcome `error`. With a folder, write every report."""
-    other = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
-    plan = Plan(url, CALLER, Hooks(second=other, origin=ORIGIN), budget=40, patience=0.2)
+    plan = Plan(url, CALLER, Hooks(second=SECOND_CALLER, origin=ORIGIN), budget=40, patience=0.2)
     report = grade(asyncio.run(run(plan, checks)))
     for way in (badge, html_report, json_report, junit_report) if folder else ():
         way.write(report, folder / "report")

@@ -10,7 +10,6 @@ import pytest
 from proof.servers.server_process import ALICE, BOB
 from tidewire_conformance import registry
 from tidewire_conformance.runner import Plan, run
-from tidewire_conformance.wire.recording_client import Wire
 from tidewire_server import Server
 from tidewire_server.script_endpoint import add_script
 
@@ -46,7 +45,7 @@ def url():
 @pytest.mark.timeout(60)
 def test_the_jobs_of_checks_and_endless_examples_are_cancelled(url):
     async def start_two_jobs(s):
-        other = Wire(url, header=[("Authorization", f"Bearer {BOB}")], record=s.wire.record)
+        other = s.wire.as_caller([("Authorization", f"Bearer {BOB}")])
         sample = s.script_sample({"append": "x"}, {"sleep_ms": 60_000})
         await s.submit(sample)
         await s.submit(sample, wire=other)

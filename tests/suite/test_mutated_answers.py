@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from proof.servers.judge_server import CALLER, plan
-from proof.servers.server_process import BOB, ORIGIN, running_server
+from proof.servers.judge_server import CALLER, SECOND_CALLER, plan
+from proof.servers.server_process import ORIGIN, running_server
 from support.replayed_server import mutated_conversation, mutated_description, recorded, replayed_server
 from tidewire_conformance import checks as package
 from tidewire_conformance import registry
@@ -22,7 +22,6 @@ from tidewire_conformance.judging.verdict import Outcome, SkipReason
 from tidewire_conformance.report import json_report, terminal_report
 from tidewire_conformance.runner import Plan, run
 from tidewire_conformance.session import Hooks
-from tidewire_conformance.wire.recording_client import Wire
 
 CHECKS = registry.checks()
 WHOLE_RUN = [check for check in CHECKS if check.whole_run]
@@ -81,8 +80,7 @@ def durable_conversations():
 async def judged(server, url, checks, responses, patience=SHORT_PATIENCE):
     """Run checks against a server that replays these responses, and build the reports."""
     server.play(responses)
-    second = Wire(url, header=[("Authorization", f"Bearer {BOB}")])
-    hooks = Hooks("true", "true", Wire(url, header=CALLER), second, ORIGIN)
+    hooks = Hooks("true", "true", url, SECOND_CALLER, ORIGIN)
     report = grade(await run(Plan(url, CALLER, hooks, ENDPOINTS, patience=patience), checks))
     terminal_report.show(report, Console(file=io.StringIO(), width=100), everything=True)
     json_report.content(report)

@@ -87,7 +87,6 @@ ORDER = {
             "registry",
             "session",
             "parse_option_values",
-            "event_stream_options",
         },
         {"judging"},
         {"wire"},

@@ -105,12 +105,7 @@ def variant(name: str, description: str, **hooks: Any) -> None:
 
 def benign_variant(hook: str = "install") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as the hook of a benign variant, as `faulty_server` does."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        variant(function.__name__, function.__doc__ or "", **{hook: function})
-        return function
-
-    return register
+    return faulty_server("", "", hook=hook)
 
 
 for _area in iter_modules(__path__):

@@ -44,6 +44,10 @@ fault("only_one_item_progress_repeated", "TW-FRM-067", "batch.progress_is_sent_f
       "After a new connection, the current progress of only one item is sent.",
       frames=lambda exchange, frame: b"" if b"event:progress" in frame and b'"item":1' in frame else frame)
 
+fault("batch_support_not_declared", "TW-BAT-002", "batch.inputs_return_422_without_batch_support",
+      "An endpoint accepts `inputs`, but its description does not declare batches.",
+      bodies=rewrite_body(rb'"batch":\{[^}]*\},?', b"", at="/v1/endpoints/talk"))
+
 fault("single_input_not_marked_as_batch", "TW-BAT-007", "batch.items_follow_input_order",
       "A job whose `inputs` has only one input is not marked as a batch.",
       bodies=lambda exchange, status, body:
@@ -95,16 +99,6 @@ def items_end_together(exchange, frame):
     if b'"/items/0/status","succeeded"' in frame and b"items/1" not in frame:
         return re.sub(rb'\{"ops":.*\}', b"[]", frame)
     return frame
-
-
-@faulty_server("TW-BAT-002", "batch.inputs_return_422_without_batch_support", hook="bodies")
-def batch_support_not_declared(exchange, status, body):
-    """An endpoint accepts `inputs`, but its description does not declare batches."""
-    if exchange.path != "/v1/endpoints/talk" or status != 200:
-        return None
-    found = json.loads(body)
-    del found["capabilities"]["batch"]
-    return status, json.dumps(found).encode()
 
 
 @faulty_server("TW-BAT-008", "batch.shared_members_fill_in_missing_members", hook="requests")

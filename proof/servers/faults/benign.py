@@ -248,11 +248,9 @@ variant("merged_diff_at_each_resume",
 @benign_variant(hook="frames")
 def leading_byte_order_mark(exchange, frame):
     """A stream starts with a byte order mark."""
-    return (
-        frame
-        if exchange.own.setdefault("marked", exchange.own.get("n")) or exchange.own.update(n=1, marked=1)
-        else b"\xef\xbb\xbf" + frame
-    )
+    mark = b"" if "marked" in exchange.own else b"\xef\xbb\xbf"
+    exchange.own["marked"] = True
+    return mark + frame
 
 
 @benign_variant()

@@ -8,6 +8,19 @@ from proof.servers.fault_helpers import drop_header, refuse, rewrite_body, set_h
 from proof.servers.fault_proxy import problem
 from proof.servers.faults import fault, faulty_server
 
+
+def third_submit_gets_409(**headers):
+    """Return a hook that answers the third submission with the same key by 409 with these headers."""
+
+    def respond(exchange):
+        seen = exchange.shared.setdefault("keys", [])
+        seen.append(exchange.key)
+        status, kept, body = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
+        return (status, kept | headers, body) if exchange.key and seen.count(exchange.key) == 3 else None
+
+    return respond
+
+
 # fmt: off
 fault("errors_as_plain_text", "TW-ERR-001", "errors.errors_are_valid_problem_documents",
       "The body of an error is plain text.",
@@ -75,27 +88,20 @@ fault("errors_as_application_json", "TW-ERR-002", "errors.errors_are_valid_probl
       heads=set_header("content-type", "application/json", lambda exchange, status: status >= 400),
       also_fails=WRONG_ERRORS)
 
+fault("status_409_without_retry_after", "TW-ERR-006", "errors.retryable_errors_have_retry_after",
+      "A response with status 409 lacks `Retry-After`.",
+      instead=third_submit_gets_409(), also_run="idempotency.concurrent_submits_start_one_job", also_fails=THIRD_SUBMIT)
+fault("retry_after_is_a_date", "TW-ERR-006", "errors.retryable_errors_have_retry_after",
+      "`Retry-After` is a date instead of a number of seconds.",
+      instead=third_submit_gets_409(**{"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}),
+      also_run="idempotency.concurrent_submits_start_one_job", also_fails=THIRD_SUBMIT)
+
 fault("every_client_error_is_400", "TW-ERR-004", "errors.errors_are_valid_problem_documents",
       "Every client error has status 400.", also_run="errors.unknown_resources_return_404",
       bodies=lambda exchange, status, body:
           (400, json.dumps(json.loads(body) | {"status": 400}).encode()) if 400 <= status < 500 else None,
       also_fails=WRONG_ERRORS)
 # fmt: on
-
-
-@faulty_server(
-    "TW-ERR-006",
-    "errors.retryable_errors_have_retry_after",
-    hook="instead",
-    also_run="idempotency.concurrent_submits_start_one_job",
-    also_fails=THIRD_SUBMIT,
-)
-def status_409_without_retry_after(exchange):
-    """A response with status 409 lacks `Retry-After`."""
-    seen = exchange.shared.setdefault("keys", [])
-    seen.append(exchange.key)
-    in_flight = exchange.key and seen.count(exchange.key) == 3
-    return problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000) if in_flight else None
 
 
 @faulty_server(
@@ -109,22 +115,6 @@ def retry_after_ms_exceeds_retry_after(exchange):
     exchange.shared["n"] = exchange.shared.get("n", 0) + 1
     status, headers, body = problem(429, "rate_limited", retryable=True, retry_after_ms=5000)
     return (status, headers | {"retry-after": "1"}, body) if exchange.shared["n"] == 8 else None
-
-
-@faulty_server(
-    "TW-ERR-006",
-    "errors.retryable_errors_have_retry_after",
-    hook="instead",
-    also_run="idempotency.concurrent_submits_start_one_job",
-    also_fails=THIRD_SUBMIT,
-)
-def retry_after_is_a_date(exchange):
-    """`Retry-After` is a date instead of a number of seconds."""
-    seen = exchange.shared.setdefault("keys", [])
-    seen.append(exchange.key)
-    response = problem(409, "idempotency_in_flight", retryable=True, retry_after_ms=1000)
-    response[1]["retry-after"] = "Wed, 21 Oct 2026 07:28:00 GMT"
-    return response if exchange.key and seen.count(exchange.key) == 3 else None
 
 
 @faulty_server(

@@ -1,7 +1,6 @@
 """Faulty servers with errors in the responses to requests that submit, read or list jobs."""
 
 import itertools
-import json
 import re
 from types import SimpleNamespace
 
@@ -58,6 +57,17 @@ fault("job_list_shows_all_as_queued", "TW-JOB-045", "jobs.jobs_are_listed_newest
       "The job list shows every job as queued.",
       bodies=rewrite_body(rb'("endpoint":"[^"]*","status":)"succeeded"', rb'\1"queued"', at="/v1/jobs"))
 
+fault("job_list_oldest_first", "TW-JOB-045", "jobs.jobs_are_listed_newest_first",
+      "The job list begins with the oldest job.",
+      bodies=change_json("/v1/jobs", lambda found: found | {"jobs": found["jobs"][::-1]}))
+fault("job_list_omits_failed_jobs", "TW-JOB-045", "jobs.jobs_are_listed_newest_first",
+      "The job list omits failed jobs.",
+      bodies=change_json("/v1/jobs", lambda found:
+          found | {"jobs": [each for each in found["jobs"] if each["status"] != "failed"]}))
+fault("job_list_always_has_next_page", "TW-JOB-047", "jobs.jobs_are_listed_newest_first",
+      "The job list always has a next page.",
+      bodies=change_json("/v1/jobs", lambda found: found | {"next": "/v1/jobs?limit=2"}))
+
 fault("submit_reads_the_cursor", "TW-JOB-018", "jobs.submit_ignores_a_cursor",
       "A submission with a malformed `Last-Event-ID` is refused.",
       instead=refuse(lambda exchange: exchange.is_submit and exchange.header("last-event-id") == "x", 400, "bad_cursor"))
@@ -95,28 +105,11 @@ def ended_job_cursor_before_done(exchange, status, body):
     return status, re.sub(rb'"cursor":"1-(\d+)"', less, body) if b'"done":{' in body else body
 
 
-@faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first", hook="bodies")
-def job_list_oldest_first(exchange, status, body):
-    """The job list begins with the oldest job."""
-    if exchange.path == "/v1/jobs" and status == 200:
-        found = json.loads(body)
-        return status, json.dumps(found | {"jobs": found["jobs"][::-1]}).encode()
-    return None
-
-
 @faulty_server("TW-JOB-040", "jobs.stream_continues_from_a_read", hook="bodies", also_fails=READ_DIFFERS)
 def read_cursor_older_than_state(exchange, status, body):
     """In the job resource, the cursor is older than the state."""
     less = lambda found: b'"cursor":"1-%d"' % max(1, int(found[1]) - 1)  # noqa: E731
     return status, re.sub(rb'"cursor":"1-(\d+)"', less, body) if b'"done":{' not in body else body
-
-
-@faulty_server("TW-JOB-047", "jobs.jobs_are_listed_newest_first", hook="bodies")
-def job_list_always_has_next_page(exchange, status, body):
-    """The job list always has a next page."""
-    if exchange.path != "/v1/jobs" or status != 200:
-        return None
-    return status, json.dumps(json.loads(body) | {"next": "/v1/jobs?limit=2"}).encode()
 
 
 @faulty_server(
@@ -128,13 +121,3 @@ def consecutive_job_ids(hooks):
     """Job ids are consecutive numbers."""
     count = itertools.count(2**100)
     new_job.os = SimpleNamespace(urandom=lambda size: next(count).to_bytes(size))
-
-
-@faulty_server("TW-JOB-045", "jobs.jobs_are_listed_newest_first", hook="bodies")
-def job_list_omits_failed_jobs(exchange, status, body):
-    """The job list omits failed jobs."""
-    if exchange.path != "/v1/jobs" or status != 200:
-        return None
-    found = json.loads(body)
-    kept = [each for each in found["jobs"] if each["status"] != "failed"]
-    return status, json.dumps(found | {"jobs": kept}).encode()

@@ -7,7 +7,8 @@ lives longer shows the `goaway` that it then sends. Checks that judge the whole 
 
 import asyncio
 import contextlib
-from typing import Final, Self
+from collections.abc import AsyncIterator
+from typing import Final
 
 from tidewire_conformance.judging.server_probe import SampleRequest, Server
 from tidewire_conformance.judging.state_history import job_of, value_has_grown
@@ -23,48 +24,42 @@ all other jobs would have to wait for it. The option `--patience` multiplies it.
 """
 
 
-class IdleStream:
-    """Stream of an idle job, which stays open until it is closed.
+@contextlib.asynccontextmanager
+async def idle_stream(wire: Wire, server: Server) -> AsyncIterator[None]:
+    """Submit a job without waiting for the response, and keep its stream open during the `with` block. Then cancel the job.
 
     The job is one of the endpoint `tidewire.script`, or otherwise that of the longest example.
     """
+    sample, quick = _idle_sample(server), server.any_sample()
+    if sample is None or quick is None:
+        yield
+        return
+    reader = asyncio.create_task(_read(wire.as_check("idle_stream"), sample, quick))
+    try:
+        yield
+    finally:
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
 
-    def __init__(self, wire: Wire, server: Server) -> None:
-        self._wire = wire.as_check("idle_stream")
-        self._sample = _idle_sample(server)
-        self._quick = server.any_sample()
-        self._reader: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        """Submit the job and open its stream. Return without waiting for the response."""
-        if self._sample is not None and self._quick is not None:
-            self._reader = asyncio.create_task(self._read(self._sample, self._quick))
-        return self
+async def _read(wire: Wire, sample: SampleRequest, quick: SampleRequest) -> None:
+    with contextlib.suppress(IncompleteResponseError):
+        async with _submit(wire, sample) as idle:
+            try:
+                if await idle.until(_has_begun, SECOND_JOB_SECONDS) and await _ends(wire, quick):
+                    await idle.until(lambda now: now.of_type("done"), 60 * IDLE_MINUTES)
+            finally:
+                if job_of(idle.exchange) and not idle.exchange.of_type("done"):
+                    await wire.request("POST", f"/v1/jobs/{job_of(idle.exchange)}/cancel")
 
-    async def __aexit__(self, *_: object) -> None:
-        """Close the stream and cancel the job, if that has not happened yet."""
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
 
-    async def _read(self, sample: SampleRequest, quick: SampleRequest) -> None:
-        with contextlib.suppress(IncompleteResponseError):
-            async with self._submit(sample) as idle:
-                try:
-                    if await idle.until(_has_begun, SECOND_JOB_SECONDS) and await self._ends(quick):
-                        await idle.until(lambda now: now.of_type("done"), 60 * IDLE_MINUTES)
-                finally:
-                    if job_of(idle.exchange) and not idle.exchange.of_type("done"):
-                        await self._wire.request("POST", f"/v1/jobs/{job_of(idle.exchange)}/cancel")
+async def _ends(wire: Wire, quick: SampleRequest) -> bool:
+    async with _submit(wire, quick) as stream:
+        return await stream.until(lambda now: now.of_type("done"), max(SECOND_JOB_SECONDS, 2 * quick.seconds))
 
-    async def _ends(self, quick: SampleRequest) -> bool:
-        async with self._submit(quick) as stream:
-            return await stream.until(
-                lambda now: now.of_type("done"), max(SECOND_JOB_SECONDS, 2 * quick.seconds)
-            )
 
-    def _submit(self, sample: SampleRequest) -> contextlib.AbstractAsyncContextManager[Stream]:
-        return self._wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM)
+def _submit(wire: Wire, sample: SampleRequest) -> contextlib.AbstractAsyncContextManager[Stream]:
+    return wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM)
 
 
 def _idle_sample(server: Server) -> SampleRequest | None:

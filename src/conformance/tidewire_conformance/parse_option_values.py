@@ -4,17 +4,17 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from json import loads
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tidewire_conformance import registry, specification
-from tidewire_conformance.event_stream_options import EventStreamOptions
+from tidewire_conformance.judging.grade import Settings
 from tidewire_conformance.registry import Check
 from tidewire_conformance.runner import Plan
 from tidewire_conformance.session import Hooks
-from tidewire_conformance.wire.recording_client import Wire
 
 Fields = tuple[tuple[str, str], ...]
 Entry = TypeVar("Entry")
@@ -24,6 +24,16 @@ TOKEN_VARIABLE: Final = "TIDEWIRE_TOKEN"  # noqa: S105 - the name of a variable
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@dataclass(frozen=True)
+class EventStreamOptions(Settings):
+    """Options of a test run with the URL of an event stream."""
+
+    url: str
+    header: Fields = ()
+    body: bytes | None = None
+    """Body to send with POST, or None for GET."""
 
 
 class UsageError(ValueError):
@@ -45,7 +55,6 @@ def plan(
     expire: str = "",
     replica_url: str = "",
     origin: str = "",
-    patience: float = 1.0,
     **more: Any,
 ) -> Plan:
     """Build the plan of a test run from option values.
@@ -60,24 +69,22 @@ def plan(
         expire: Shell command that makes the server delete its ended jobs.
         replica_url: Base URL of a second replica of the server.
         origin: Origin whose pages the server allows.
-        patience: Factor that multiplies all timeouts.
         **more: Further fields of `Plan`, passed unchanged.
 
     Raises:
         UsageError: An option value is invalid.
     """
     address(url)
-    caller, other = fields(header), fields(second_header)
     if replica_url:
         address(replica_url)
     hooks = Hooks(
         restart=restart,
         expire=expire,
-        replica=Wire(replica_url, header=caller, patience=patience) if replica_url else None,
-        second=Wire(url, header=other, patience=patience) if other else None,
+        replica=replica_url,
+        second=fields(second_header),
         origin=origin,
     )
-    return Plan(url, caller, hooks, tuple(endpoint), examples=examples(example), patience=patience, **more)
+    return Plan(url, fields(header), hooks, tuple(endpoint), examples=examples(example), **more)
 
 
 def stream_plan(url: str, header: Sequence[str], body: str, **settings: Any) -> EventStreamOptions:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidewire_conformance.announce_job_counts import announce_checks, announce_examples
-from tidewire_conformance.idle_stream import IdleStream
+from tidewire_conformance.idle_stream import idle_stream
 from tidewire_conformance.judging.grade import GradedRun, Settings
 from tidewire_conformance.judging.leftover_jobs import cancel_leftover_jobs
 from tidewire_conformance.judging.server_probe import ProbeError, Server, probe
@@ -227,7 +227,7 @@ class CheckProgress:
             # A server that allows two streams needs both for a check that compares two readers.
             idle_fits = server.limits.get("max_streams_per_principal", math.inf) > STREAMS_PER_CHECK
             if idle_fits and any(check.idle_stream for check in self.checks):
-                await stack.enter_async_context(IdleStream(self._wire, server))
+                await stack.enter_async_context(idle_stream(self._wire, server))
             async with asyncio.TaskGroup() as group:
                 for check in together:
                     group.create_task(take(check))

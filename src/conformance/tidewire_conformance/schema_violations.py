@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from functools import cache, cached_property
 from typing import Any, Final, NamedTuple
 
 from jsonschema import Draft202012Validator
@@ -204,44 +203,21 @@ def named_members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
     The members of inputs, values, `usage` and extensions are free, so they are skipped.
     """
-    return _named_members_of(name).of(value)
+    return _named_members([specification.schema(f"{name}.schema.json")], value)
 
 
-@cache
-def _named_members_of(name: str) -> "_NamedMembers":
-    return _NamedMembers([specification.schema(f"{name}.schema.json")])
-
-
-class _NamedMembers:
-    """Members that schemas name for one value. Those of its elements and members are found when a value has them."""
-
-    def __init__(self, schemas: Iterable[Any]) -> None:
-        self._elements: list[Any] = []
-        self._properties: dict[str, list[Any]] = {}
-        for part in (part for schema in schemas for part in _parts(schema)):
-            self._elements += [part["items"]] if "items" in part else []
-            for name, schema in part.get("properties", {}).items():
-                self._properties.setdefault(name, []).append(schema)
-        self._named: dict[str, _NamedMembers] = {}
-
-    def of(self, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, list):
-            for child in value:
-                yield from self._of_elements.of(child)
-        elif isinstance(value, dict):
-            for name, child in value.items():
-                if name in self._properties:
-                    yield name, child
-                    yield from self._of_member(name).of(child)
-
-    @cached_property
-    def _of_elements(self) -> "_NamedMembers":
-        return _NamedMembers(self._elements)
-
-    def _of_member(self, name: str) -> "_NamedMembers":
-        if name not in self._named:
-            self._named[name] = _NamedMembers(self._properties[name])
-        return self._named[name]
+def _named_members(schemas: Iterable[Any], value: Any) -> Iterator[tuple[str, Any]]:
+    parts = [part for schema in schemas for part in _parts(schema)]
+    if isinstance(value, list):
+        elements = [part["items"] for part in parts if "items" in part]
+        for child in value:
+            yield from _named_members(elements, child)
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            own = [part["properties"][name] for part in parts if name in part.get("properties", {})]
+            if own:
+                yield name, child
+                yield from _named_members(own, child)
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:

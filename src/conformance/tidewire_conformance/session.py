@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar, Unpack
 
 from tidewire_conformance.judging.server_probe import CLOSE_SECONDS, SampleRequest, Server
-from tidewire_conformance.judging.state_history import Histories, log_fault
+from tidewire_conformance.judging.state_history import Histories, job_of, log_fault
 from tidewire_conformance.judging.verdict import Assertion, SkipReason
 from tidewire_conformance.schema_violations import MAX_LISTED, json_text, schema_violation
 from tidewire_conformance.wire.event_stream_decoder import Block
@@ -36,6 +36,9 @@ _SHOWN = 400
 A = TypeVar("A")
 R = TypeVar("R")
 
+Requirements = str | tuple[str, ...]
+"""Id of a requirement, or the ids of several requirements that the same fact decides."""
+
 EVENT_STREAM: Final = {"Accept": "text/event-stream"}
 JSON: Final = {"Content-Type": "application/json"}
 """Headers for a request whose JSON body is passed as bytes."""
@@ -57,17 +60,17 @@ class Inconclusive(Exception):  # noqa: N818 - an inconclusive check is not an e
 class Hooks:
     """Values of the command line options that only some checks need, such as `--restart-cmd`.
 
-    If an option is missing, its value here is empty or None. Checks then skip what they cannot test without the option.
+    If an option is missing, its value here is empty. Checks then skip what they cannot test without the option.
     """
 
     restart: str = ""
     """Shell command that kills the server and starts it again."""
     expire: str = ""
     """Shell command that makes the server delete its ended jobs."""
-    replica: Wire | None = None
-    """HTTP client for a second replica of the server."""
-    second: Wire | None = None
-    """HTTP client with the credentials of a second user."""
+    replica: str = ""
+    """Base URL of a second replica of the server."""
+    second: tuple[tuple[str, str], ...] = ()
+    """Header fields with the credentials of a second user."""
     origin: str = ""
     """Origin whose pages the server is configured to allow."""
 
@@ -102,40 +105,43 @@ class Evidence:
     block: Block | None = None
 
     def expect(
-        self, requirement: str, holds: object, expected: str | tuple[object, ...], got: object = ""
+        self, requirement: Requirements, holds: object, expected: str | tuple[object, ...], got: object = ""
     ) -> bool:
         """Record an assertion about a requirement.
 
         Args:
-            requirement: Id of the requirement.
+            requirement: Id of the requirement, or of several requirements.
             holds: Whether the requirement holds here.
             expected: Description of the expected result. The parts of a tuple are joined only if the assertion fails.
             got: Actual result.
         """
+        names = (requirement,) if isinstance(requirement, str) else requirement
         if holds:
-            self.assertions.append(Assertion(requirement, holds=True))
+            self.assertions.extend(Assertion(each, holds=True) for each in names)
             return True
         wanted = expected if isinstance(expected, str) else " ".join(map(_shown, expected))
         hide = self.exchange.without_secrets if self.exchange is not None else str
         wanted, came = (_short(hide(each)) for each in (wanted, _shown(got)))
-        self.assertions.append(Assertion(requirement, False, wanted, came, self.exchange, self.block))
+        self.assertions.extend(
+            Assertion(each, False, wanted, came, self.exchange, self.block) for each in names
+        )
         return False
 
     def equal(
-        self, requirement: str, got: object, wanted: object, expected: str | tuple[object, ...] = ""
+        self, requirement: Requirements, got: object, wanted: object, expected: str | tuple[object, ...] = ""
     ) -> bool:
         """Assert that a result equals the wanted one, which describes the expectation if there is no other text."""
         return self.expect(requirement, got == wanted, expected or (wanted,), got)
 
-    def empty(self, requirement: str, found: object, expected: str) -> bool:
+    def empty(self, requirement: Requirements, found: object, expected: str) -> bool:
         """Assert that no violation was found: `found` is empty, None or false."""
         return self.expect(requirement, not found, expected, found)
 
-    def response(self, requirement: str, holds: object, expected: str | tuple[object, ...]) -> bool:
+    def response(self, requirement: Requirements, holds: object, expected: str | tuple[object, ...]) -> bool:
         """Record an assertion about a response, whose status and problem code are the actual result."""
-        return self.expect(requirement, holds, expected, self._outcome)
+        return self.expect(requirement, holds, expected, self._answer.outcome)
 
-    def status(self, requirement: str, status: int, why: str = "") -> bool:
+    def status(self, requirement: Requirements, status: int, why: str = "") -> bool:
         """Assert that the response has a status."""
         return self.response(requirement, self._answer.status == status, f"{status} {why}".rstrip())
 
@@ -158,21 +164,18 @@ class Evidence:
             self._answer.response_header("content-type"),
         )
 
-    def refused(self, requirement: str, status: int, code: str, why: str = "") -> bool:
+    def refused(self, requirement: Requirements, status: int, code: str, why: str = "") -> bool:
         """Assert that the request was refused with the expected status and problem code."""
         wanted = f"{status} {code}"
-        return self.response(requirement, self._outcome == wanted, f"{wanted} for {why}" if why else wanted)
+        return self.response(
+            requirement, self._answer.outcome == wanted, f"{wanted} for {why}" if why else wanted
+        )
 
     @property
     def _answer(self) -> RecordedExchange:
         if self.exchange is None:
             raise ValueError("an assertion about a response needs its exchange")
         return self.exchange
-
-    @property
-    def _outcome(self) -> str:
-        """Status of the response, and the code of its problem."""
-        return f"{self._answer.status} {self._answer.code}".rstrip()
 
 
 @dataclass
@@ -194,7 +197,7 @@ class Session:
         return Evidence(self.assertions, exchange, block)
 
     def expect(
-        self, requirement: str, holds: object, expected: str | tuple[object, ...], got: object = ""
+        self, requirement: Requirements, holds: object, expected: str | tuple[object, ...], got: object = ""
     ) -> bool:
         """Record an assertion that no single exchange proves, as `Evidence.expect` does."""
         return Evidence(self.assertions).expect(requirement, holds, expected, got)
@@ -301,11 +304,12 @@ class Session:
         return self.job(sample, answer)
 
     def job(self, sample: SampleRequest, answer: RecordedExchange) -> Job:
-        """Return the job that a request has submitted, or skip the rest of the check if the server refused the request."""
-        job_id = answer.member("id")
-        self.skip_unless(
-            answer.status == 201 and job_id is not None, f"{answer} returned {answer.status} {answer.code}"
-        )
+        """Return the job that a request has submitted, or skip the rest of the check if the response, which may be the
+        stream of the job, names none.
+        """
+        job_id = job_of(answer) if answer.is_stream else answer.member("id", "")
+        accepted = answer.is_stream or answer.status == 201
+        self.skip_unless(accepted and job_id, f"{answer} returned {answer.outcome} and no job")
         return Job(job_id, sample, answer)
 
     async def get(self, place: str, **sent: Unpack[RequestOptions]) -> RecordedExchange:
@@ -357,14 +361,6 @@ class Session:
                 f"{answer} did not show the expected state within {seconds * self.wire.patience:g} s"
             )
         return answer
-
-    async def expect_accepted(self, requirement: str, sample: SampleRequest, why: str) -> None:
-        """Assert that the server accepts a valid request.
-
-        A check of invalid requests also sends a valid one, to show that the server does not reject all requests.
-        """
-        answer = await self.wire.request("POST", sample.submit_to, json=sample.body)
-        self.at(answer).status(requirement, 201, f"for {why}")
 
     @asynccontextmanager
     async def follow(

@@ -16,7 +16,7 @@ from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.judging.verdict import Assertion
 from tidewire_conformance.registry import checks
 from tidewire_conformance.session import Hooks, Session, Skip
-from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
+from tidewire_conformance.wire.recording_client import IncompleteResponseError
 from tidewire_server import Server
 from tidewire_server.script_endpoint import add_script
 
@@ -84,12 +84,8 @@ def judge_exchanges(player: Player, server: DescribedServer, settings: Mapping[s
     for exchange in player.wire.record:
         exchange.url = re.sub(f"({root_path})?/v1", f"{root_path}/v1", exchange.url, count=1)
     token = player.names.values.get("token")
-    wire = Wire(
-        player.wire.base_url + root_path,
-        header=[("Authorization", f"Bearer {token}")] if token else (),
-        record=player.wire.record,
-        began=player.wire.began,
-    )
+    header = [("Authorization", f"Bearer {token}")] if token else ()
+    wire = player.wire.as_caller(header, base_url=player.wire.base_url + root_path)
     hooks = Hooks(origin=next(iter(settings.get("cors_origins", ())), ""))
 
     async def broken() -> list[Assertion]:

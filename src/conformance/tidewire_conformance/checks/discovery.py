@@ -1,14 +1,16 @@
 """Checks for chapter 2: the discovery document, endpoint descriptions, capabilities and limits."""
 
 import re
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from tidewire_conformance.judging.state_history import items_of, job_bodies
+from tidewire_conformance.judging.state_history import Step, items_of, job_bodies
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_fault, schema_violation
-from tidewire_conformance.session import Session
+from tidewire_conformance.session import JSON, Session
+from tidewire_conformance.wire.json_violations import compact
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 
 UNDECLARED_CAPABILITY_ERRORS = {
@@ -167,8 +169,7 @@ async def values_match_value_schema(s: Session) -> None:
                 if item["status"] == "succeeded":
                     fault = endpoint.value_violation(item.get("value"))
                     wanted = f"a value that fits the value_schema of {endpoint.name}"
-                    for requirement in ("TW-DSC-020", "TW-DSC-021"):
-                        s.at(exchange).empty(requirement, fault[:300], wanted)
+                    s.at(exchange).empty(("TW-DSC-020", "TW-DSC-021"), fault[:300], wanted)
 
 
 @check("TW-DSC-003", "TW-DSC-011", after="browser")
@@ -206,31 +207,31 @@ def _judge_capability(s: Session, name: str, answer: RecordedExchange) -> None:
         return
     s.at(answer).response("TW-DSC-003", not served, f"an error for the undeclared capability {name}")
     allowed = UNDECLARED_CAPABILITY_ERRORS[name]
-    sound = f"{answer.status} {answer.code}".startswith(allowed)
+    sound = answer.outcome.startswith(allowed)
     s.at(answer).response("TW-DSC-011", sound, f"{' or '.join(allowed)} for the missing capability {name}")
 
 
 @check("TW-DSC-023", whole_run=True, after="state")
 async def text_is_never_retracted_without_rollback(s: Session) -> None:
     """An endpoint that declares `"rollback": false` never truncates or replaces text in the values of its items."""
-    jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
-    without_rollback = {name for name, each in s.server.endpoints.items() if not each.capability("rollback")}
     judged = False
-    for step in s.histories().steps:
-        if (
-            jobs.get(step.job) not in without_rollback
-            or step.before is None
-            or step.after is None
-            or step.block.type != "message"
-        ):
-            continue
+    for step, before, after in _diffs_without(s, "rollback"):
         judged = True
-        for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
+        for old, new in zip(before, after, strict=False):
             held, value = old.get("value"), new.get("value")
             wanted = "a value whose texts begin with the texts of", held
             s.at(step.exchange, step.block).expect("TW-DSC-023", _extends(held, value), wanted, value)
     if not judged:
         s.skip_no_occasion("each endpoint declares `rollback`")
+
+
+def _diffs_without(s: Session, capability: str) -> Iterator[tuple[Step, list[Any], list[Any]]]:
+    """Yield each diff of a job at an endpoint that does not declare a capability, with the items before and after it."""
+    jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
+    names = {name for name, each in s.server.endpoints.items() if not each.capability(capability)}
+    for step in s.histories().steps:
+        if jobs.get(step.job) in names and step.block.type == "message" and step.before and step.after:
+            yield step, step.before.value["items"], step.after.value["items"]
 
 
 def _extends(old: Any, new: Any) -> bool:
@@ -250,13 +251,9 @@ def _extends(old: Any, new: Any) -> bool:
 @check("TW-DSC-024", "TW-BAT-006", whole_run=True, after="state")
 async def value_is_set_once_without_streaming(s: Session) -> None:
     """An endpoint with `"streams": false` sets the value of an item only once, in the event that ends the item."""
-    jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
-    without_streams = {name for name, each in s.server.endpoints.items() if not each.capability("streams")}
-    for step in s.histories().steps:
-        if jobs.get(step.job) not in without_streams or step.before is None or step.after is None:
-            continue
-        for old, new in zip(step.before.value["items"], step.after.value["items"], strict=False):
-            if old.get("value") != new.get("value") and step.block.type == "message":
+    for step, before, after in _diffs_without(s, "streams"):
+        for old, new in zip(before, after, strict=False):
+            if old.get("value") != new.get("value"):
                 where = s.at(step.exchange, step.block)
                 once = old.get("value") is None and new["status"] not in {"queued", "running"}
                 where.expect("TW-DSC-024", once, "one value, set in the event that ends the item", new)
@@ -302,16 +299,10 @@ async def oversized_body_returns_413(s: Session) -> None:
         s.skip_untested("discovery does not declare max_body_bytes")
     if limit > 16 * 2**20:
         s.skip_untested(f"max_body_bytes is {limit}, which is too large for the suite to test")
-    from tidewire_conformance.wire.json_violations import compact  # noqa: PLC0415 - imported at its single use
-
     small = compact(sample.body)
     large = small + b" " * (limit + 1 - len(small))
-    header = {"Content-Type": "application/json"}
     for body in (large, [large[:-1], large[-1:]]):
-        answer = await s.post(sample, body=body, header=header)
-        for requirement in ("TW-SEC-014", "TW-DSC-012"):
-            s.at(answer).response(
-                requirement, (answer.status, answer.code) == (413, "body_too_large"), "413 body_too_large"
-            )
-    control = await s.post(sample, body=small + b" " * min(1000, limit - len(small)), header=header)
+        answer = await s.post(sample, body=body, header=JSON)
+        s.at(answer).refused(("TW-SEC-014", "TW-DSC-012"), 413, "body_too_large")
+    control = await s.post(sample, body=small + b" " * min(1000, limit - len(small)), header=JSON)
     s.at(control).status("TW-DSC-012", 201, "for a body below the limit")

@@ -57,15 +57,36 @@ async def _run_command(s: Session, command: str) -> None:
         s.inconclusive(f"the command {json_text(command)} ended with exit code {code}")
 
 
-async def _wait_for_server(s: Session) -> None:
-    for _ in range(int(RESTART_SECONDS * s.wire.patience / 0.2)):
-        try:
-            await s.get("/v1")
-        except IncompleteResponseError:
+async def _restart(s: Session, command: str) -> float:
+    """Restart the server and wait for it. Return the time, in seconds, for which it is known to have been down."""
+    restart = asyncio.create_task(_run_command(s, command))
+    failed: list[float] = []
+    try:
+        for _ in range(int(2 * RESTART_SECONDS * s.wire.patience / 0.2)):
+            if ended := restart.done():
+                await restart  # raises an exception if the command failed
+            try:
+                await s.get("/v1")
+            except IncompleteResponseError:
+                failed.append(s.wire.now())
+            else:
+                if ended:
+                    break
             await asyncio.sleep(0.2)
         else:
-            return
-    s.inconclusive("the server did not answer any request after the restart")
+            s.inconclusive("the server did not answer any request after the restart")
+    finally:
+        restart.cancel()
+    return failed[-1] - failed[0] if failed else 0.0
+
+
+def _restart_command(s: Session) -> str:
+    """Return the command that restarts the server, or skip the check if the jobs of the server need not survive that."""
+    if not s.server.survives_restarts:
+        s.skip_not_declared(
+            "`durability` is process, so the server does not promise that jobs survive a restart"
+        )
+    return s.hooks.restart or s.skip_untested("needs --restart-cmd")
 
 
 async def _judge_token(s: Session, token: RecordedExchange) -> None:
@@ -100,11 +121,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     """If the declared `durability` is above `process`, everything that the server sent survives a restart, and each job
     still ends.
     """
-    if not s.server.survives_restarts:
-        s.skip_not_declared(
-            "`durability` is process, so the server does not promise that jobs survive a restart"
-        )
-    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    command = _restart_command(s)
     ended, history = await s.run_to_end(s.growing_sample())
     token = "stream_tokens" in s.server.capabilities and await s.wire.request(
         "POST", f"{ended.path}/stream-token"
@@ -114,13 +131,11 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     async with s.follow(running, "0-0") as stream:
         await stream.until(value_has_grown)
         seen = list(stream.exchange.logged)
-    await _run_command(s, command)
-    await _wait_for_server(s)
+    await _restart(s, command)
     again = await s.stream(ended, "0-0")
-    for requirement in ("TW-DSC-010", "TW-OVR-023"):
-        same = contents(again.logged)[-1:] == contents(history.logged)[-1:] and not differing(history, again)
-        got = f"{again.status} {again.code} {json_text(again.logged_ids)}"
-        s.at(again).expect(requirement, same, "the history sent before the restart", got)
+    same = contents(again.logged)[-1:] == contents(history.logged)[-1:] and not differing(history, again)
+    got = f"{again.status} {again.code} {json_text(again.logged_ids)}"
+    s.at(again).expect(("TW-DSC-010", "TW-OVR-023"), same, "the history sent before the restart", got)
     if token:
         await _judge_token(s, token)
     read = await s.read(running)
@@ -172,11 +187,13 @@ def _judge_sent_events(s: Session, last: str, whole: RecordedExchange) -> None:
     reached = max(
         (found[1] for each in whole.logged_ids if (found := key(each)) and found[0] == epoch), default=0
     )
-    for requirement in ("TW-DSC-010", "TW-OVR-023"):
-        wanted = f"the events that were sent before the restart, up to {last}"
-        s.at(whole).expect(
-            requirement, reached >= seq, wanted, f"a log that ends at {epoch}-{reached} in this epoch"
-        )
+    wanted = f"the events that were sent before the restart, up to {last}"
+    s.at(whole).expect(
+        ("TW-DSC-010", "TW-OVR-023"),
+        reached >= seq,
+        wanted,
+        f"a log that ends at {epoch}-{reached} in this epoch",
+    )
 
 
 def _judge_opening_snapshots(s: Session, whole: RecordedExchange) -> None:
@@ -230,21 +247,16 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     """At an endpoint with `"on_restart": "continue"`, a job that runs again after a restart keeps the values of its
     unfinished items.
     """
-    if not s.server.survives_restarts:
-        s.skip_not_declared(
-            "`durability` is process, so the server does not promise that jobs survive a restart"
-        )
     if not any(endpoint.continues for endpoint in s.server.endpoints.values()):
         s.skip_not_declared('no endpoint says `"on_restart": "continue"`')
-    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    command = _restart_command(s)
     sample = s.server.continuing_sample() or s.skip_untested(
         'no endpoint with `"on_restart": "continue"` has an example that runs for long enough'
     )
     job = await s.submit(sample)
     async with s.follow(job, "0-0") as stream:
         await stream.until(value_has_grown)
-    await _run_command(s, command)
-    await _wait_for_server(s)
+    await _restart(s, command)
     whole = await s.history(job, sound=False)  # a wrong kept value also breaks the checks of later diffs
     if not _judge_new_attempts(s, job, whole):
         if is_trimmed(whole):
@@ -276,11 +288,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     """After a restart, idempotency keys still return their jobs, deleted jobs stay deleted, and ended items keep their
     values.
     """
-    if not s.server.survives_restarts:
-        s.skip_not_declared(
-            "`durability` is process, so the server does not promise that jobs survive a restart"
-        )
-    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    command = _restart_command(s)
     sample = s.any_sample()
     header = {"Idempotency-Key": secrets.token_hex(16)} if s.wire.header else {}
     first = await s.post(sample, header=header)
@@ -288,8 +296,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
     await s.wire.request("DELETE", purged.path)
     two = await s.submit(uneven) if (uneven := s.server.uneven_batch_sample()) else None
     before = s.items(await s.read_until(two, first_has_ended)) if two else []
-    await _run_command(s, command)
-    await _wait_for_server(s)
+    await _restart(s, command)
     if "list" in s.server.capabilities:
         listed = await s.get("/v1/jobs?limit=1000")
         ids = [each["id"] for each in listed.member("jobs", [])]
@@ -324,18 +331,14 @@ async def restart_does_not_count_towards_the_grace_period(s: Session) -> None:
     """A job with `on_disconnect: cancel` is not cancelled because a restart has closed the stream of its reader, who returns
     within the grace period after the restart.
     """
-    if not s.server.survives_restarts:
-        s.skip_not_declared(
-            "`durability` is process, so the server does not promise that jobs survive a restart"
-        )
-    command = s.hooks.restart or s.skip_untested("needs --restart-cmd")
+    command = _restart_command(s)
     grace = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
     sample = s.long_running_sample(2 * SECONDS_WITHOUT_READER)
     job = await s.submit(sample, on_disconnect="cancel", grace_ms=round(1000 * grace))
     async with s.follow(job) as stream:
         await stream.until(value_has_grown, 30)
         closed = s.wire.now()
-        down = await _seconds_down(s, command)
+        down = await _restart(s, command)
     await asyncio.sleep(SECONDS_WITHOUT_READER)
     read = await s.read(job)
     ended = read if read.member("done") else await s.stream(job)
@@ -349,29 +352,6 @@ async def restart_does_not_count_towards_the_grace_period(s: Session) -> None:
         s.inconclusive(f"the suite took longer than the grace period of {grace:g} s to return")
     wanted = f"a job that is not cancelled, because its reader returned {counted:.1f} s after the restart"
     s.at(ended).expect("TW-JOB-067", done.get("status") != "cancelled", wanted, done.get("status"))
-
-
-async def _seconds_down(s: Session, command: str) -> float:
-    """Restart the server and wait for it. Return the time, in seconds, for which it is known to have been down."""
-    restart = asyncio.create_task(_run_command(s, command))
-    failed: list[float] = []
-    try:
-        for _ in range(int(RESTART_SECONDS * s.wire.patience / 0.2)):
-            ended = restart.done()
-            try:
-                await s.get("/v1")
-            except IncompleteResponseError:
-                failed.append(s.wire.now())
-            else:
-                if ended:
-                    break
-            await asyncio.sleep(0.2)
-        else:
-            s.inconclusive("the server did not answer any request after the restart")
-        await restart
-    finally:
-        restart.cancel()
-    return failed[-1] - failed[0] if failed else 0.0
 
 
 @check("TW-RES-028", "TW-JOB-033", alone=True)
@@ -399,11 +379,9 @@ async def any_replica_serves_any_job(s: Session) -> None:
     """A replica can read, stream, resume, list, cancel and purge the jobs of another replica, and accepts the
     idempotency keys of these jobs.
     """
-    if s.hooks.replica is None:
+    if not s.hooks.replica:
         s.skip_no_occasion("the run has no second replica; pass the URL of one with --replica-url")
-    other = Wire(s.hooks.replica.base_url, header=s.hooks.replica.header, patience=s.wire.patience, record=s.wire.record,
-                 began=s.wire.began)  # fmt: skip
-    other.check = s.wire.check
+    other = s.wire.as_caller(s.wire.header, base_url=s.hooks.replica)
     job, history = await s.run_to_end(s.growing_sample())
     await _judge_replica_lag(s, other)
     there = await s.stream(job, "0-0", wire=other)

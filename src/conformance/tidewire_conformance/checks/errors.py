@@ -128,8 +128,7 @@ async def unknown_resources_return_404(s: Session) -> None:
     asked += [("POST", "/stream-token")] if "stream_tokens" in s.server.capabilities else []
     for method, place in asked:
         answer = await s.wire.request(method, f"/v1/jobs/{UNKNOWN_JOB}{place}")
-        s.at(answer).refused("TW-JOB-043", 404, "job_not_found")
-        s.at(answer).refused("TW-RES-029", 404, "job_not_found")
+        s.at(answer).refused(("TW-JOB-043", "TW-RES-029"), 404, "job_not_found")
     job = await s.submit(sample)
     for method, place, right in (
         ("POST", "/v1", "GET"),

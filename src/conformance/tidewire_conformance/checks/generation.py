@@ -1,6 +1,6 @@
 """Checks for chapter 8 except log-probabilities: parameters, finish reasons, token usage and seeds of text generation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tidewire_conformance.judging.server_probe import LONG_TOKENS, SampleRequest
@@ -67,9 +67,9 @@ async def generate(s: Session, **members: Any) -> Job:
     """
     sample = generation(s, **members)
     answer = await s.post(sample)
-    pointer = str(answer.member("pointer", "")) if answer.status == 422 else ""
-    if answer.code == "invalid_input" and pointer.removeprefix("/input/") in members:
-        s.skip_no_occasion(f"{sample.endpoint} does not support {pointer.removeprefix('/input/')}")
+    member = answer.pointer.removeprefix("/input/")
+    if answer.code == "invalid_input" and member in members:
+        s.skip_no_occasion(f"{sample.endpoint} does not support {member}")
     return s.job(sample, answer)
 
 
@@ -117,6 +117,11 @@ def _column_fault(name: str, column: Any) -> str:
 def is_number_or_null(value: Any) -> bool:
     """Whether a value can be a log-probability or an id."""
     return value is None or isinstance(value, int | float)
+
+
+def columns_of(value: dict[str, Any], *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the elements of several columns for each generated token."""
+    return zip(*(value[name] for name in names), strict=True)
 
 
 def tokens_in(usage: Any, name: str) -> int:
@@ -177,7 +182,7 @@ async def accepted_members_take_effect(s: Session) -> None:
         sample = generation(s, **{**fixed, **members})
         answer = await s.post(sample)
         if answer.status == 422:
-            pointer = str(answer.member("pointer", "")).removeprefix("/input/")
+            pointer = answer.pointer.removeprefix("/input/")
             s.at(answer).expect(
                 "TW-GEN-001", pointer in members, f"a pointer to one of {json_text(sorted(members))}", pointer
             )

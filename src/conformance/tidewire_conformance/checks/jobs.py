@@ -27,14 +27,11 @@ MIN_RANDOM_CHARACTERS = 22
 """Minimum length of the random part of a job id, for 128 bits at 6 bits per character."""
 
 
-def _has_grown(answer: RecordedExchange) -> bool:
-    return has_started(answer) or bool(answer.member("done"))
-
-
-def has_started(answer: RecordedExchange) -> bool:
-    """Whether all items are running and each of them already has a value."""
+def has_grown(answer: RecordedExchange) -> bool:
+    """Whether all items are running and each of them already has a value, or the job has ended."""
     items = items_of(answer.members)
-    return bool(items) and all(item["status"] == "running" and item.get("value") for item in items)
+    runs = bool(items) and all(item["status"] == "running" and item.get("value") for item in items)
+    return runs or bool(answer.member("done"))
 
 
 def first_has_ended(answer: RecordedExchange) -> bool:
@@ -95,8 +92,8 @@ async def job_ids_are_unpredictable(s: Session) -> None:
     )
     if len(found) < MIN_JOBS:
         s.skip_no_occasion(f"this run had fewer than {MIN_JOBS} jobs")
-    same = _common_length(found[0], found[-1])
-    alike, *two = max((_common_length(one, other) - same, one, other) for one, other in pairwise(found))
+    same = common_length(found[0], found[-1])
+    alike, *two = max((common_length(one, other) - same, one, other) for one, other in pairwise(found))
     wanted = (
         f"no two ids with {MAX_COMMON_CHARACTERS} equal characters in a row after the prefix of {same} "
         "characters that all ids share"
@@ -107,7 +104,7 @@ async def job_ids_are_unpredictable(s: Session) -> None:
     s.expect("TW-JOB-023", len(short) - same >= MIN_RANDOM_CHARACTERS, wanted, short)
 
 
-def _common_length(one: str, other: str) -> int:
+def common_length(one: str, other: str) -> int:
     """Return the number of leading characters that two texts share."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
@@ -175,8 +172,8 @@ async def links_resolve_to_their_resources(s: Session) -> None:
         for link in links:
             place = resolve(each, link)
             sound = place.startswith(bases) and _is_reference(link)
-            for requirement in ("TW-OVR-013", *prefixed):
-                s.at(each).expect(requirement, sound, f"a link below {' or '.join(bases)}", link)
+            wanted = f"a link below {' or '.join(bases)}"
+            s.at(each).expect(("TW-OVR-013", *prefixed), sound, wanted, link)
         for job in job_bodies(each):
             for name, end in (("self", ""), ("events", "/events"), ("cancel", "/cancel")):
                 place = resolve(each, str(_links(job).get(name, "")))
@@ -223,7 +220,7 @@ async def stream_continues_from_a_read(s: Session) -> None:
     async def read_and_follow(number: int) -> None:
         job = await s.submit(sample)
         # Read the first job right after it was submitted, and each further job once its value has grown.
-        read = await s.read(job) if number == 0 else await s.read_until(job, _has_grown)
+        read = await s.read(job) if number == 0 else await s.read_until(job, has_grown)
         if read.member("done"):
             return
         cursor = read.validated["cursor"]

@@ -69,9 +69,7 @@ async def _open_streams(
 
     streams = await s.concurrently(open_stream, range(count), at_once=STREAMS_AT_ONCE)
     for answer in (each.exchange for each in streams):
-        s.skip_unless(
-            answer.is_stream, f"{answer} returned {answer.status} {answer.code}, before stream {count + 1}"
-        )
+        s.skip_unless(answer.is_stream, f"{answer} returned {answer.outcome}, before stream {count + 1}")
     return streams
 
 
@@ -103,8 +101,7 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
         late = await _stream(s.wire, job.events)
         if late.is_stream and (why := await _why_ended(s, job, streams)):
             s.skip_no_occasion(f"{why} before {limit + 1} streams were open")
-        for requirement in ("TW-SEC-024", "TW-DSC-012"):
-            s.at(late).refused(requirement, 429, "too_many_streams", f"stream {limit + 1}")
+        s.at(late).refused(("TW-SEC-024", "TW-DSC-012"), 429, "too_many_streams", f"stream {limit + 1}")
         if "inband_problems" in s.server.capabilities:
             inband = await _stream(s.wire, f"{job.events}?errors=inband")
             block = next(iter(inband.of_type("problem")), None)
@@ -119,7 +116,7 @@ async def stream_above_the_limit_returns_429(s: Session) -> None:
                 due = problem.get("retry_after_ms")
                 wanted = f"a retry field equal to retry_after_ms, {due}"
                 s.at(inband, block).expect("TW-ERR-016", waits is not None and waits == due, wanted, waits)
-        if s.wire.header and s.hooks.second is not None:
+        if s.wire.header and s.hooks.second:
             other = other_principal(s)
             theirs = await _submit(other, sample)
             place = s.job(sample, theirs).path
@@ -166,14 +163,13 @@ async def job_above_the_limit_returns_429(s: Session) -> None:
         s.skip_no_occasion(
             f"the queue is full after {len(jobs)} jobs, before a caller reaches max_jobs_per_principal ({limit})"
         )
-    for requirement in ("TW-SEC-024", "TW-DSC-012"):
-        s.at(answer).refused(requirement, 429, "too_many_jobs", f"job {limit + 1}")
+    s.at(answer).refused(("TW-SEC-024", "TW-DSC-012"), 429, "too_many_jobs", f"job {limit + 1}")
     # Jobs of earlier checks may not have ended yet.
     wanted = f"at least {limit // 2} jobs, because the declared max_jobs_per_principal is {limit}"
     s.at(answer).expect(
         "TW-DSC-027", len(jobs) >= limit // 2, wanted, f"{answer.code} after {len(jobs)} jobs"
     )
-    if s.wire.header and s.hooks.second is not None:
+    if s.wire.header and s.hooks.second:
         other = other_principal(s)
         theirs = await _submit(other, sample)
         s.at(theirs).status("TW-SEC-024", 201, "for another caller")

@@ -1,12 +1,13 @@
 """Checks for chapter 8: the log-probabilities of an endpoint are consistent with each other. Any model can be tested."""
 
-import base64
 import math
 from typing import Any
 
 from tidewire_conformance.checks.generation import (
+    COLUMNS,
     LOGPROBS,
     MAX_TOKENS,
+    columns_of,
     generated,
     generated_each,
     generation,
@@ -14,6 +15,7 @@ from tidewire_conformance.checks.generation import (
     judgeable,
     max_top,
 )
+from tidewire_conformance.checks.split_characters import vocabulary_of
 from tidewire_conformance.judging.state_history import job_of
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import json_text
@@ -37,6 +39,8 @@ TOKEN_COLUMNS = (
     "top_text",
 )
 """Members of a generated value that have one entry for each token (section 8.2)."""
+CANDIDATE_COLUMNS = COLUMNS["top_logprobs"]
+"""Columns of generated tokens that contain the tokens and their candidates."""
 TOP_LOGPROBS = 5
 DEFAULT_DECIMALS = 4
 """Number of decimals of log-probabilities if a request does not contain `logprob_decimals` (section 8.1)."""
@@ -220,19 +224,13 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
         s, top_logprobs=TOP_LOGPROBS, ranks=True, logprob_decimals=decimals, logprobs_mode="raw"
     )
     s.at(history).equal("TW-GEN-028", value.get("logprobs_mode"), "raw", "logprobs_mode raw")
-    rows = zip(
-        value["token_ids"],
-        value["logprobs"],
-        value["top_ids"],
-        value["top_logprobs"],
-        value["ranks"],
-        strict=True,
-    )
-    for token, logprob, ids, found, rank in rows:
-        for requirement in ("TW-GEN-031", "TW-GEN-034"):
-            s.at(history).expect(
-                requirement, len(ids) == len(found) == TOP_LOGPROBS, f"{TOP_LOGPROBS} candidates", len(ids)
-            )
+    for token, logprob, ids, found, rank in columns_of(value, *CANDIDATE_COLUMNS, "ranks"):
+        s.at(history).expect(
+            ("TW-GEN-031", "TW-GEN-034"),
+            len(ids) == len(found) == TOP_LOGPROBS,
+            f"{TOP_LOGPROBS} candidates",
+            len(ids),
+        )
         numbers = [each for each in [logprob, *found] if each is not None]
         s.at(history).expect(
             "TW-GEN-022", all(each <= 0 for each in numbers), "log-probabilities of at most 0", numbers
@@ -267,8 +265,7 @@ async def candidates_match_chosen_tokens(s: Session) -> None:
     s.at(history).expect(
         "TW-GEN-034", all(len(row) == 1 for row in value["top_ids"]), "1 candidate", value["top_ids"]
     )
-    names = ("token_ids", "logprobs", "top_ids", "top_logprobs")
-    for token, logprob, ids, found in zip(*(value[name] for name in names), strict=True):
+    for token, logprob, ids, found in columns_of(value, *CANDIDATE_COLUMNS):
         tied = logprob is not None and [logprob] == found[:1]
         wanted = f"the most probable token {ids[:1]} at a temperature of 0, or one with the log-probability {found[:1]}"
         s.at(history).expect("TW-GEN-001", [token] == ids[:1] or tied, wanted, [token, logprob])
@@ -286,8 +283,7 @@ async def ranks_match_candidate_positions(s: Session) -> None:
     value, history = await generated(
         s, top_logprobs=top, ranks=True, temperature=3.0, max_tokens=4 * MAX_TOKENS
     )
-    columns = (value[name] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "ranks"))
-    for token, logprob, ids, found, rank in zip(*columns, strict=True):
+    for token, logprob, ids, found, rank in columns_of(value, *CANDIDATE_COLUMNS, "ranks"):
         # A chosen token that is not a candidate may have the same log-probability as the last candidate.
         place = ids.index(token) if token in ids else top
         tied = token in ids and 0 < rank <= place and found[rank - 1] == found[place]
@@ -364,8 +360,7 @@ async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
     results = await generated_each(s, ({**fixed, "temperature": each} for each in temperatures))
     for temperature, (value, history) in zip(temperatures, results, strict=True):
         first[temperature] = [value["top_logprobs"][0]]
-        columns = (value[name] for name in ("token_ids", "logprobs", "top_ids", "top_logprobs", "ranks"))
-        for token, logprob, ids, found, rank in zip(*columns, strict=True):
+        for token, logprob, ids, found, rank in columns_of(value, *CANDIDATE_COLUMNS, "ranks"):
             if token in ids:
                 own = found[ids.index(token)]
                 wanted = f"{own}, the raw log-probability of this token among the candidates"
@@ -375,8 +370,7 @@ async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
             _judge_sum(s, found, decimals, history)
     same = not differs(first[0.5], first[2.0], decimals)
     wanted = f"{first[0.5]}, the raw log-probabilities at a temperature of 0.5"
-    for requirement in ("TW-GEN-025", "TW-GEN-022"):
-        s.at(history).expect(requirement, same, wanted, first[2.0])
+    s.at(history).expect(("TW-GEN-025", "TW-GEN-022"), same, wanted, first[2.0])
 
 
 @check("TW-GEN-020", "TW-GEN-027", "TW-GEN-030", needs=LOGPROBS, seconds=1)
@@ -434,15 +428,8 @@ async def vocabulary_decodes_the_tokens(s: Session) -> None:
     other = await s.get(resolve(endpoint.described, link), header={"If-None-Match": '"another"'})
     s.at(other).status("TW-GEN-041", 200, "for an If-None-Match that does not match")
     value, history = await generated(s, logprobs=True)
-    spelled = _spelled(answer.validated, value["token_ids"]).decode("utf-8", "replace")
+    spelled = vocabulary_of(answer).spelled(value["token_ids"]).decode("utf-8", "replace")
     sound = spelled.startswith(value["text"])
     s.at(history).expect(
         "TW-GEN-038", sound, f"a text that begins with {json_text(value['text'])}", json_text(spelled)
     )
-
-
-def _spelled(vocabulary: dict[str, Any], ids: list[Any]) -> bytes:
-    """Return the bytes of these tokens, without special tokens and without ids that the vocabulary does not contain."""
-    tokens, special = vocabulary["tokens"], vocabulary.get("special", [])
-    known = [each for each in ids if type(each) is int and 0 <= each < len(tokens) and each not in special]
-    return b"".join(base64.b64decode(tokens[each]) for each in known)

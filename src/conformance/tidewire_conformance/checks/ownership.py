@@ -32,21 +32,9 @@ def other_principal(s: Session) -> Wire:
             "the check sends requests of two users, and without credentials the server cannot distinguish the users; "
             "if the server accepts credentials, pass them with --header and --second-header"
         )
-    if s.hooks.second is None:
+    if not s.hooks.second:
         s.skip_untested("the check needs --header and --second-header with the credentials of two users")
-    other = Wire(s.wire.base_url, header=s.hooks.second.header, patience=s.wire.patience, record=s.wire.record,
-                 began=s.wire.began, caller="SECOND_")  # fmt: skip
-    other.check = s.wire.check
-    return other
-
-
-def anonymous_caller(s: Session, source: str = "") -> Wire:
-    """Return a client without credentials. If `source` is passed, the client connects from that address."""
-    bare = Wire(
-        s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began, source=source
-    )
-    bare.check = s.wire.check
-    return bare
+    return s.wire.as_caller(s.hooks.second, caller="SECOND_")
 
 
 async def submit_anonymously(s: Session, caller: Wire, sample: SampleRequest) -> Job:
@@ -63,10 +51,10 @@ async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire
     The check is skipped if the server treats all anonymous callers as one user, or if the server cannot be reached from
     a second address.
     """
-    first, second = anonymous_caller(s), anonymous_caller(s, SECOND_ADDRESS)
+    first, second = s.wire.as_caller(), s.wire.as_caller(source=SECOND_ADDRESS)
     job = await submit_anonymously(s, first, sample)
     discovery = await first.request("GET", "/v1")
-    s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.status} {discovery.code}")
+    s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.outcome}")
     if "list" in discovery.member("capabilities", ()):
         s.skip_no_occasion("the server lists the jobs of anonymous callers, so all of them are one user")
     if not _reaches_from_second_address(s):
@@ -177,9 +165,8 @@ async def list_contains_only_the_callers_jobs(s: Session) -> None:
 @check("TW-JOB-076")
 async def anonymous_callers_cannot_list_jobs(s: Session) -> None:
     """The job of an anonymous caller is not in the list that another anonymous caller gets."""
-    caller = anonymous_caller(s)
-    job = await submit_anonymously(s, caller, s.any_sample())
-    answer = await anonymous_caller(s).request("GET", "/v1/jobs?limit=1000")
+    job = await submit_anonymously(s, s.wire.as_caller(), s.any_sample())
+    answer = await s.wire.as_caller().request("GET", "/v1/jobs?limit=1000")
     listed = [entry.get("id") for entry in answer.member("jobs", [])]
     if job.id in listed and not s.wire.header and _is_loopback(_host(s)):
         s.skip_no_occasion("all anonymous callers of a server on a loopback address may be one user")
@@ -193,8 +180,8 @@ async def anonymous_callers_cannot_list_jobs(s: Session) -> None:
 async def an_anonymous_job_is_open_to_callers_with_its_id(s: Session) -> None:
     """Any anonymous caller who knows the id of an anonymous job can read, stream, cancel and purge the job."""
     sample = s.server.long_running_sample() or s.any_sample()
-    job = await submit_anonymously(s, anonymous_caller(s), sample)
-    other = anonymous_caller(s, SECOND_ADDRESS if _reaches_from_second_address(s) else "")
+    job = await submit_anonymously(s, s.wire.as_caller(), sample)
+    other = s.wire.as_caller(source=SECOND_ADDRESS if _reaches_from_second_address(s) else "")
     async with other.open("GET", job.events, header=EVENT_STREAM) as stream:
         s.at(stream.exchange).response("TW-SEC-005", stream.exchange.is_stream, "an event stream")
     asked = [("GET", "", {200}), ("POST", "/cancel", {200, 202})]
@@ -216,8 +203,7 @@ async def invalid_credentials_return_401(s: Session) -> None:
             "the check sends valid and invalid credentials, and this run has no valid ones; "
             "if the server accepts credentials, pass some with --header"
         )
-    bare = Wire(s.wire.base_url, patience=s.wire.patience, record=s.wire.record, began=s.wire.began)
-    bare.check = s.wire.check
+    bare = s.wire.as_caller()
     job = await s.submit(s.any_sample())
     asked = [
         ("GET", job.path),
@@ -258,8 +244,8 @@ async def credentials_in_the_url_are_not_accepted(s: Session) -> None:
         s.skip_no_occasion("the run has no bearer token; pass one with --header")
     job = await s.submit(s.any_sample())
     bare = await s.get(job.path, header={"Authorization": None})
-    s.skip_unless(bare.status in {401, 404}, f"{bare} without credentials returned {bare.status} {bare.code}")
+    s.skip_unless(bare.status in {401, 404}, f"{bare} without credentials returned {bare.outcome}")
     for name in ("access_token", "token", "api_key"):
         answer = await s.get(f"{job.path}?{name}={secret}", header={"Authorization": None})
-        same = (answer.status, answer.code) == (bare.status, bare.code)
-        s.at(answer).response("TW-SEC-011", same, f"{bare.status} {bare.code}, as without {name}")
+        same = answer.outcome == bare.outcome
+        s.at(answer).response("TW-SEC-011", same, f"{bare.outcome}, as without {name}")

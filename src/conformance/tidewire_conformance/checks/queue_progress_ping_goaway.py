@@ -7,7 +7,7 @@ from itertools import pairwise
 from tidewire_conformance.judging.server_probe import MAX_HEARTBEAT
 from tidewire_conformance.judging.state_history import job_bodies, job_of, value_has_grown
 from tidewire_conformance.registry import check
-from tidewire_conformance.session import EVENT_STREAM, Job, Session
+from tidewire_conformance.session import EVENT_STREAM, Session
 from tidewire_conformance.wire.event_stream_decoder import CLOSING_TYPES, Block
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import Stream
@@ -103,11 +103,8 @@ async def idle_stream_receives_pings(s: Session) -> None:
     sample = s.script_sample({"append": "x"}, {"sleep_ms": int(heartbeat * 1000 * (2 * pings + 1)) + 4000})
     async with s.wire.open("POST", sample.submit_to, json=sample.body, header=EVENT_STREAM) as own:
         await own.until(value_has_grown)
-        s.skip_unless(
-            job_of(own.exchange) and own.exchange.logged,
-            "the response to the request that submits the job is not a stream with a logged event",
-        )
-        job = Job(job_of(own.exchange), sample, own.exchange)
+        job = s.job(sample, own.exchange)
+        s.skip_unless(own.exchange.logged, f"{own.exchange} returned no stream with a logged event")
         without = ["?diffs=0"] if "snapshots_only" in s.server.capabilities else []
         async with AsyncExitStack() as stack:
             opened = [await stack.enter_async_context(s.follow(job, query=query)) for query in ["", *without]]

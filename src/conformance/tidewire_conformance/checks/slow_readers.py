@@ -17,16 +17,11 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
     parts: dict[tuple[str, object], set[str]] = {}
     for exchange in s.wire.record:
         for block in exchange.of_type("message"):
-            if not _names_base(block.json):
+            if not block.is_merged:
                 parts[job_of(exchange), key(block.id)] = _checked_texts(block.json)
     for step in s.histories().steps:
         own = key(step.block.id)
-        if (
-            own is None
-            or step.after is None
-            or step.block.type != "message"
-            or not _names_base(step.block.json)
-        ):
+        if own is None or step.after is None or not step.block.is_merged:
             continue
         seqs = range(step.block.member("on") + 1, own[1] + 1)
         if not 2 <= len(seqs) <= len(parts):
@@ -43,10 +38,6 @@ async def merged_diffs_keep_text_checks(s: Session) -> None:
             f"the length and CRC-32 of {json_text(sorted(wanted))}",
             sorted(checked),
         )
-
-
-def _names_base(data: Any) -> bool:
-    return isinstance(data, dict) and isinstance(data.get("on"), int)
 
 
 def _checked_texts(data: Any) -> set[str]:

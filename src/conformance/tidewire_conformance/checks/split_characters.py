@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from tidewire_conformance.checks.generation import LOGPROBS, generated, generated_each, generation
+from tidewire_conformance.checks.jobs import common_length
 from tidewire_conformance.judging.state_history import Histories
 from tidewire_conformance.registry import check
 from tidewire_conformance.schema_violations import schema_violation
@@ -28,10 +29,10 @@ class _Vocabulary(NamedTuple):
     tokens: list[bytes]
     special: frozenset[int]
 
-    def spelled(self, ids: list[int]) -> bytes:
-        """Return the bytes that these tokens add to a text."""
-        known = (each for each in ids if 0 <= each < len(self.tokens) and each not in self.special)
-        return b"".join(self.tokens[each] for each in known)
+    def spelled(self, ids: list[Any]) -> bytes:
+        """Return the bytes that tokens add to a text. Special tokens and ids that the vocabulary lacks add none."""
+        known = (each for each in ids if type(each) is int and 0 <= each < len(self.tokens))
+        return b"".join(self.tokens[each] for each in known if each not in self.special)
 
     def incomplete(self) -> list[int]:
         """Return the ids of the tokens that end within a character."""
@@ -54,6 +55,11 @@ async def _vocabulary(s: Session) -> _Vocabulary:
     answer = await s.get(resolve(endpoint.described, link))
     violation = schema_violation("vocabulary", answer.json)
     s.skip_unless(answer.status == 200 and not violation, f"{answer} returned {answer.status} {violation}")
+    return vocabulary_of(answer)
+
+
+def vocabulary_of(answer: RecordedExchange) -> _Vocabulary:
+    """Return the vocabulary in a response that fits its schema."""
     special = frozenset(answer.validated.get("special", ()))
     return _Vocabulary([base64.b64decode(each) for each in answer.validated["tokens"]], special)
 
@@ -86,12 +92,13 @@ async def text_has_only_whole_characters(s: Session) -> None:
             _short(_decoded(vocabulary.spelled(value["token_ids"]), final=True)),
             _short(value["text"]),
         )
-        common = _common_length(whole, text)
+        common = common_length(whole, text)
         replaced = text[common : common + 1] == REPLACEMENT
         s.skip_unless(replaced or common == len(text), "the vocabulary does not spell the text")
-        for requirement in ("TW-GEN-014", "TW-GEN-015"):
-            wanted = f"{whole[common : common + 8]!r} after {common} characters"
-            s.at(history).expect(requirement, not replaced, wanted, repr(text[common : common + 8]))
+        wanted = f"{whole[common : common + 8]!r} after {common} characters"
+        s.at(history).expect(
+            ("TW-GEN-014", "TW-GEN-015"), not replaced, wanted, repr(text[common : common + 8])
+        )
         _judge_text(s, vocabulary, history)
 
     await s.concurrently(judge, members)
@@ -106,10 +113,9 @@ def _judge_text(s: Session, vocabulary: _Vocabulary, history: RecordedExchange) 
         if not isinstance(text, str) or not isinstance(ids, list):
             continue
         complete, text = _short(_decoded(vocabulary.spelled(ids))), _short(text)
-        for requirement in ("TW-GEN-014", "TW-GEN-015"):
-            wanted = f"a text that ends in {complete[-8:]!r}, or before"
-            sound = complete.startswith(text)
-            s.at(history, step.block).expect(requirement, sound, wanted, repr(text[-8:]))
+        wanted = f"a text that ends in {complete[-8:]!r}, or before"
+        sound = complete.startswith(text)
+        s.at(history, step.block).expect(("TW-GEN-014", "TW-GEN-015"), sound, wanted, repr(text[-8:]))
 
 
 @check("TW-GEN-042", needs=LOGPROBS, seconds=1.5)
@@ -139,12 +145,6 @@ def _joined(rows: Any) -> list[Any] | None:
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         return None
     return [*chain(*rows)]
-
-
-def _common_length(one: str, other: str) -> int:
-    """Return the number of leading characters that two texts share."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (this, that) in pairs if this != that), min(len(one), len(other)))
 
 
 def _is_text(value: Any) -> bool:

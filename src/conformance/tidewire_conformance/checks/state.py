@@ -36,8 +36,7 @@ async def diffs_apply_and_checks_hold(s: Session) -> None:
                 "TW-DIF-012", applies, "a diff that applies", str(step.error)
             )
         elif step.after is not None and step.before is not None:
-            for requirement in _satisfied(step):
-                s.expect(requirement, True, "an event that applies to the state before it")
+            s.expect((*_satisfied(step),), True, "an event that applies to the state before it")
 
 
 def _satisfied(step: Step) -> Iterator[str]:
@@ -93,8 +92,7 @@ async def each_id_has_one_state(s: Session) -> None:
         if step.after is None:
             continue
         held = found.setdefault((step.job, step.block.id or ""), step.after.value)
-        merged = isinstance(step.block.json, dict) and "on" in step.block.json
-        requirement = "TW-DIF-043" if merged else "TW-RES-007"
+        requirement = "TW-DIF-043" if step.block.is_merged else "TW-RES-007"
         wanted = "at", step.block.id, "the same state as in other responses:", held
         s.at(step.exchange, step.block).equal(requirement, step.after.value, held, wanted)
     for exchange in s.wire.record:
@@ -139,7 +137,7 @@ def _transitions(step: Step) -> Iterator[tuple[str, str]]:
     One logged event may contain several changes (TW-DIF-040). A diff that replaces several events may omit the statuses
     between the first and the last, so it is skipped, as snapshots are.
     """
-    if step.before is None or step.block.type != "message" or "on" in step.block.members:
+    if step.before is None or step.block.type != "message" or step.block.is_merged:
         return
     if not _may_change_a_status(step.block.json):
         return
@@ -287,8 +285,7 @@ async def diffs_reconstruct_the_value(s: Session) -> None:
         if folded.after
         else f"a diff that does not apply: {folded.error}"
     )
-    for requirement in ("TW-DIF-012", "TW-DIF-073", "TW-RES-020"):
-        s.at(history).equal(requirement, got, values[-1])
+    s.at(history).equal(("TW-DIF-012", "TW-DIF-073", "TW-RES-020"), got, values[-1])
     read = s.items(await s.read(job))[0]["value"]
     wanted = f"diffs and a digest that match the value in the job resource: {json_text(read)}"
     s.at(history).expect(

@@ -79,8 +79,7 @@ async def candidates_are_ordered_before_rounding(s: Session) -> None:
             wanted = (
                 f"the same order with {decimals} decimals as with {DECIMALS}: {[each for each, _ in row]}"
             )
-            for requirement in ("TW-GEN-032", "TW-GEN-024"):
-                s.at(history).expect(requirement, sound, wanted, rounded["top_ids"][at])
+            s.at(history).expect(("TW-GEN-032", "TW-GEN-024"), sound, wanted, rounded["top_ids"][at])
 
 
 @check("TW-GEN-034", "TW-GEN-035", "TW-GEN-036", needs=LOGPROBS, seconds=2)

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidewire_conformance.event_stream_options import EventStreamOptions
 from tidewire_conformance.event_streams.stream_checks import STREAM_CHECKS, StreamCheck, StreamRecording
 from tidewire_conformance.judging.grade import GradedRun, Report, grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason, Verdict
-from tidewire_conformance.parse_option_values import select
+from tidewire_conformance.parse_option_values import EventStreamOptions, select
 from tidewire_conformance.registry import is_named
 from tidewire_conformance.runner import settle
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve

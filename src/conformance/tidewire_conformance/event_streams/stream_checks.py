@@ -202,8 +202,7 @@ def not_cached(found: StreamRecording) -> Iterator[Assertion]:
     """`Cache-Control` contains `no-store` or `no-cache`."""
     for stream in found.streams[:1]:
         value = stream.response_header("cache-control")
-        words = {word.strip().lower() for word in value.split(",")}
-        holds = bool(words & {"no-store", "no-cache"})
+        holds = bool(stream.response_words("cache-control") & {"no-store", "no-cache"})
         yield Assertion("TW-SSE-011", holds, "no-store or no-cache", value or "no Cache-Control", stream)
 
 

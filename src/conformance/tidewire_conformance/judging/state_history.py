@@ -49,21 +49,6 @@ class Step(NamedTuple):
         return found[0] if found else 0
 
 
-@dataclass(frozen=True)
-class _FirstTime:
-    """Event that was applied, with what its result depends on."""
-
-    held: State | None
-    place: Key | None
-    data: bytes
-    after: State | None
-    wrong_digest: InvalidDiffError | None
-
-    def is_same(self, block: Block, held: State | None, place: Key | None) -> bool:
-        same_before = block.type == "snapshot" or (self.held is held and self.place == place)
-        return same_before and self.data == block.data
-
-
 @dataclass
 class Histories:
     """State histories of all recorded event streams.
@@ -76,8 +61,6 @@ class Histories:
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[str, str], State] = {}
-        self._first: dict[tuple[str, str | None, str], _FirstTime] = {}
-        self._judged: dict[tuple[str, str | None, str], tuple[Any, str]] = {}
         self.streams: list[tuple[RecordedExchange, list[Step]]] = []
         for exchange in self.record:
             self._remember_states(exchange)
@@ -104,10 +87,11 @@ class Histories:
         before = held
         for block in exchange.logged:
             try:
-                held, fault = self._after(job, block, held, place)
+                held = _applied(block, held, place)
+                fault = _wrong_digest(block, held)
             except InvalidDiffError as error:
                 held, fault = None, error
-            violation = "" if held is None else self._violation((job, block.id, block.type), held.value)
+            violation = "" if held is None else schema_violation("state", held.value)
             place = key(block.id)
             # The next event is applied even to an invalid state, but no check reads an invalid state.
             after = None if violation else held
@@ -115,27 +99,6 @@ class Histories:
                 self._known.setdefault((job, block.id or ""), after)
             yield Step(job, exchange, block, before, after, fault, violation)
             before = after
-
-    def _after(
-        self, job: str, block: Block, held: State | None, place: Key | None
-    ) -> tuple[State | None, InvalidDiffError | None]:
-        """Return the state after an event, and the error if `done` has a wrong digest.
-
-        Most events arrive in several streams, and are applied in the first one only.
-        """
-        own = job, block.id, block.type
-        first = self._first.get(own)
-        if first is None or not first.is_same(block, held, place):
-            after = _applied(block, held, place)
-            first = _FirstTime(held, place, block.data, after, _wrong_digest(block, after))
-            self._first[own] = first
-        return first.after, first.wrong_digest
-
-    def _violation(self, place: tuple[str, str | None, str], state: Any) -> str:
-        """Validate a state. Most states occur in several streams, so the result for each event is kept."""
-        if place not in self._judged or self._judged[place][0] is not state:
-            self._judged[place] = state, schema_violation("state", state)
-        return self._judged[place][1]
 
 
 def _applied(block: Block, held: State | None, place: Key | None) -> State | None:

@@ -104,6 +104,11 @@ class Block:
         return str(self.member("reason", "")) if self.type == "snapshot" else ""
 
     @property
+    def is_merged(self) -> bool:
+        """Whether the event is a diff that replaces several events, and so has the member `on`."""
+        return self.type == "message" and "on" in self.members
+
+    @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES
 

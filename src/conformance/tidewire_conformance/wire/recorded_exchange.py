@@ -83,6 +83,10 @@ class RecordedExchange:
         name = name.lower()
         return ", ".join([value for each, value in self.request_headers if each.lower() == name])
 
+    def response_words(self, name: str) -> set[str]:
+        """Return the elements of a header field of the response that is a list, in lower case."""
+        return {word.strip().lower() for word in self.response_header(name).split(",")}
+
     @property
     def media_type(self) -> str:
         return self.response_header("content-type").partition(";")[0].strip().lower()
@@ -147,6 +151,16 @@ class RecordedExchange:
     def code(self) -> str:
         """Problem code of an error response, or an empty string if the response is not a problem document."""
         return str(self.members.get("code", "")) if self.status >= 400 else ""
+
+    @property
+    def outcome(self) -> str:
+        """Status of the response, and the problem code of an error, such as `403 forbidden`."""
+        return f"{self.status} {self.code}".rstrip()
+
+    @property
+    def pointer(self) -> str:
+        """Pointer to the fault in a request that was refused with 422, or an empty string for any other response."""
+        return str(self.member("pointer", "")) if self.status == 422 else ""
 
     @property
     def events(self) -> list[Block]:

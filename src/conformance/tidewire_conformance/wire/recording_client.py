@@ -232,9 +232,6 @@ class Wire:
         *,
         header: Sequence[tuple[str, str]] = (),
         patience: float = 1.0,
-        record: list[RecordedExchange] | None = None,
-        began: float | None = None,
-        caller: str = "",
         source: str = "",
         resumes: bool = True,
     ) -> None:
@@ -245,10 +242,6 @@ class Wire:
             header: Header fields, such as credentials. The client sends them with each request to the origin of
                 `base_url`, and never to another origin.
             patience: Factor that multiplies all timeouts.
-            record: List to which the client appends each exchange, in the order of the requests.
-            began: Monotonic time at which the run began.
-            caller: Prefix for the names of the variables that replace this user's secrets in reports. It is empty for
-                the first user.
             source: Address of this machine from which the client connects. By default, the system chooses it.
             resumes: Whether to resume a stream that ends with `goaway`.
         """
@@ -256,18 +249,41 @@ class Wire:
         # Checks drop or replace a field by its name, so `authorization` in an option must not be another field.
         self.header = tuple((name.title(), value) for name, value in header)
         self.patience = patience
-        self.record = [] if record is None else record
-        self.caller = caller
+        self.record: list[RecordedExchange] = []
+        """All exchanges, in the order of the requests."""
+        self.caller = ""
+        """Prefix for the names of the variables that replace this user's secrets in reports."""
         self.source = source
         self.resumes = resumes
         self.check = ""
-        self.began = time.monotonic() if began is None else began
+        self.began = time.monotonic()
         """Monotonic time at which the run began."""
 
     def as_check(self, name: str) -> "Wire":
         """Return a client for the same user that records its requests under the name of a check."""
         client = copy.copy(self)
         client.check = name
+        return client
+
+    def as_caller(
+        self,
+        header: Sequence[tuple[str, str]] = (),
+        *,
+        base_url: str = "",
+        source: str = "",
+        caller: str = "",
+    ) -> "Wire":
+        """Return a client for another user, which records its requests for the same check in the same record.
+
+        Args:
+            header: Header fields, such as credentials.
+            base_url: Base URL of the server. By default, that of this client.
+            source: Address of this machine from which the client connects. By default, the system chooses it.
+            caller: Prefix for the names of the variables that replace the user's secrets in reports.
+        """
+        client = Wire(base_url or self.base_url, header=header, patience=self.patience, source=source)
+        client.record, client.began, client.check = self.record, self.began, self.check
+        client.caller = caller
         return client
 
     @property

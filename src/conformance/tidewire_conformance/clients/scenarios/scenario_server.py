@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -249,6 +249,8 @@ class _Response:
     ) -> None:
         self._server, self._connection, self._request = server, connection, request
         self._exchange = exchange
+        self._decoder = EventStreamDecoder()
+        """Decoder of the bytes that were sent."""
         if (
             "problem" in exchange
             and request.kind == "streams"
@@ -327,11 +329,9 @@ class _Response:
         steps = list(render(events, self._server.fill, line_end=line_end, log=log, cursor=cursor))
         if "cut_after" in self._exchange:
             steps = list(cut(steps, self._exchange["cut_after"]))
-        action, decoder = self._server.action, EventStreamDecoder()
-        for step in regroup(steps, action.get("chunk", self._exchange.get("chunk", "step"))):
+        chunk = self._server.action.get("chunk", self._exchange.get("chunk", "step"))
+        for step in regroup(steps, chunk):
             self._take_step(step)
-            if action.get("prompt") and isinstance(step, bytes):
-                self._wait_for_events(sum(block.is_event for block in decoder.feed(step, 0.0)))
         if self._is_chunked and ends:
             self._request.ending = time.monotonic(), "eof"
             self._connection.sendall(b"0\r\n\r\n")
@@ -341,7 +341,7 @@ class _Response:
         match step:
             case bytes():
                 if step:
-                    self._send(step, self._framed(step))
+                    self._send_events(step)
             case {"flood": size}:
                 line = step.get("line", 0)
                 row = b"data:" + b"x" * (line - 6) + b"\n" if line else b"x"
@@ -363,6 +363,17 @@ class _Response:
                     f"the client sends a request of kind {kind!r}",
                 )
 
+    def _send_events(self, data: bytes) -> None:
+        """Send a piece of the stream. If the client has to deliver events promptly, wait for those that are complete."""
+        events = [block for block in self._decoder.feed(data, 0.0) if block.is_event]
+        # Record the id before the data is sent. A fast client may send its next request before this thread continues.
+        if "events" in (self._request.exchange or {}):
+            for name in (block.id for block in events if block.id is not None):
+                self._server.last_id = name
+        self._send(data, self._framed(data))
+        if self._server.action.get("prompt"):
+            self._wait_for_events(len(events))
+
     def _framed(self, data: bytes) -> bytes:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
 
@@ -370,10 +381,6 @@ class _Response:
         request = self._request
         request.last_sent_at = time.monotonic()
         request.sent.append((request.last_sent_at, data))
-        # Record the id before the data is sent. A fast client may send its next request before this thread continues.
-        if data[-1:] in {b"\n", b"\r"} and request.exchange is not None and "events" in request.exchange:
-            for name in _logged(b"".join(data for _, data in request.sent[1:])):
-                self._server.last_id = name
         self._connection.sendall(data if framed is None else framed)
 
     def _head(self, headers: dict[str, str | None]) -> bytes:
@@ -434,16 +441,6 @@ def _in_band(exchange: Members) -> Members:
         event["id"] = "0-1"
     rest = {name: value for name, value in exchange.items() if name not in {"problem", "status", "headers"}}
     return {**rest, "events": [event], "then": "eof"}
-
-
-def _logged(body: bytes) -> Iterator[str]:
-    """Yield the ids of the logged events that a body contains completely."""
-    body = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    for block in body.split(b"\n\n")[:-1]:
-        lines = block.split(b"\n")
-        names = [line[3:] for line in lines if line.startswith(b"id:")]
-        if names and any(line.startswith(b"data:") for line in lines):
-            yield names[-1].strip().decode("utf-8", "replace")
 
 
 def _kind(request: RecordedRequest) -> str:
