@@ -113,8 +113,8 @@ class JobStarter:
     # ---- starting ----------------------------------------------------------------------------------------------
 
     async def submit(
-        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[Any]
-    ) -> SingleJobReader[Any]:
+        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
+    ) -> SingleJobReader[T]:
         """Submit a job with one input and return its reader. The response to the request is either the job's event
         stream, which the reader continues to read, or the job as JSON.
         """
@@ -145,7 +145,7 @@ class JobStarter:
         """
         timeout = self.options.timeout
         deadline = math.inf if timeout is None else anyio.current_time() + timeout
-        reader: SingleJobReader[T] = await self.submit(endpoint, members, key, shape)
+        reader = await self.submit(endpoint, members, key, shape)
         with anyio.CancelScope(deadline=deadline):
             await reader.wait(check=reader.check_items)
             return reader.outcome()
