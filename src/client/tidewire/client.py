@@ -16,7 +16,7 @@ from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, many_membe
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.map.map_iterator import AsyncMap
-from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, total_of
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, MapWork, total_of
 from tidewire.jobs.map.outcomes import MapProgress
 from tidewire.jobs.submit_and_attach import JobStarter
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key, without_key
@@ -440,7 +440,8 @@ class AsyncClient:
             async for text in client.map("generate", ({"prompt": line} for line in lines), max_tokens=64):
                 print(text)
         """
-        work = self._starter.map_work(
+        work = MapWork(
+            self._starter,
             endpoint,
             ResultType(returns),
             shared_members(shared, members),

@@ -20,7 +20,7 @@ from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
 from tidewire.http.auth_refresh import Auth
 from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, shared_members
-from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, total_of
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, MapWork, total_of
 from tidewire.jobs.map.outcomes import MapProgress
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, without_key
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
@@ -425,7 +425,8 @@ class Client:
                 print(text)
         """
         thread, client = self._inner
-        work = starter_of(client).map_work(
+        work = MapWork(
+            starter_of(client),
             endpoint,
             ResultType(returns),
             shared_members(shared, members),
