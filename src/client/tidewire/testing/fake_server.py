@@ -16,7 +16,7 @@ from tidewire.http.transport import FAKE_SERVERS
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json
-from tidewire.protocol.problems import MEDIA_TYPE, no_such_endpoint, problem
+from tidewire.protocol.problems import MEDIA_TYPE, Problem, no_such_endpoint, problem
 from tidewire.protocol.problems import to_json as problem_json
 from tidewire.protocol.resources import (
     Batch,
@@ -276,8 +276,8 @@ class FakeServer:
             answer = _problem("job_expired")
         elif known_job is not None:
             answer = known_job
-        elif (refusal := endpoint._refusal()) is not None:
-            answer = _problem(refusal.code, **refusal.members)
+        elif endpoint._refusals:
+            answer = _problem_response(endpoint._refusals.pop(0))
         elif batch and len(inputs) > most:
             answer = _problem("batch_too_large", f"at most {most}", pointer="/inputs")
         else:
@@ -388,5 +388,8 @@ def _empty(status: int) -> httpx2.Response:
 
 
 def _problem(code: str, detail: str | None = None, **members: Any) -> httpx2.Response:
-    found = problem(code, detail, **members)
+    return _problem_response(problem(code, detail, **members))
+
+
+def _problem_response(found: Problem) -> httpx2.Response:
     return _json(found.status, problem_json(found), **{"Content-Type": MEDIA_TYPE})
