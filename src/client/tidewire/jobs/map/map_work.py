@@ -39,7 +39,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from hashlib import sha256
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from tidewire.errors import (
     ConcurrentReadError,
@@ -88,12 +88,10 @@ MAX_EXPIRED_KEYS: Final = 100
 `idempotency_key` skips one more key after each run whose jobs have expired. The server deletes old keys, by default
 after 24 hours."""
 
-T = TypeVar("T")
-
 _WITH_OUTCOME: Final = frozenset({Known.SUCCEEDED, Known.FAILED})
 
 
-class MapWork(Generic[T]):
+class MapWork:
     """State of one `map`. The async and the blocking client share this class.
 
     The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
@@ -110,7 +108,7 @@ class MapWork(Generic[T]):
         self,
         starter: JobStarter,
         endpoint: str | None,
-        shape: ResultType[T],
+        shape: ResultType[Any],
         shared: Mapping[str, Any],
         *,
         concurrency: int,
