@@ -30,7 +30,6 @@ from tidewire.protocol.document.digests import digest
 from tidewire.protocol.sse import Decoder
 from tidewire.protocol.strict_json import loads
 from tidewire.testing import FakeServer, FakeToken
-from tidewire.testing.fake_transport import FakeRequest
 
 pytest_plugins = ["tidewire.testing.pytest_plugin"]
 
@@ -254,10 +253,10 @@ def test_stream_token_authorizes_only_requests_for_the_stream_of_its_job():
         server.endpoint("talk").streams(["Hel", "lo"])
         job, other = client.submit("talk"), client.submit("talk")
         assert job.stream_url().startswith(f"{server.url}/v1/jobs/{job.id}/events?")
-        stream = httpx2.URL(job.stream_url()).raw_path.decode()
+        stream = job.stream_url()
 
         def status(method, target=stream):
-            return server._answer(FakeRequest(method, target, {}, b"")).status
+            return server._answer(httpx2.Request(method, target)).status_code
 
         assert status("GET") == 200
         refused = [("GET", stream.replace("/events", "")), ("GET", stream.replace(job.id, other.id, 1))]

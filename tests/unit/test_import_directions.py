@@ -91,7 +91,7 @@ def test_only_the_transport_imports_the_http_library():
         "tidewire.http.connection_arguments",
         "tidewire.http.request_errors",
         "tidewire.http.links_and_origins",
-        "tidewire.testing.fake_transport",
+        "tidewire.testing.fake_server",
     }
     http = ["httpx2", "httpx_sse", "httpcore2", "h11"]
     assert offenders("tidewire", http, unless=lambda name: name in is_allowed) == []

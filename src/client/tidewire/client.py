@@ -4,7 +4,7 @@ import os
 import ssl
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, Self, overload
 
 from tidewire.checkpoint import Checkpoint
 from tidewire.errors import ItemFailedError
@@ -16,15 +16,13 @@ from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, many_membe
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.job import AsyncJob
 from tidewire.jobs.map.map_iterator import AsyncMap
-from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, total_of
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, MapWork, total_of
 from tidewire.jobs.map.outcomes import MapProgress
 from tidewire.jobs.submit_and_attach import JobStarter
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, Options, check_key, without_key
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
-from tidewire.result_type import ResultType, Returns
-
-T = TypeVar("T")
+from tidewire.result_type import ResultType, Returns, T
 
 NO_COPY: Final = "a client cannot be copied or pickled: create a new client where you need one"
 
@@ -222,40 +220,16 @@ class AsyncClient:
 
     # ---- starting jobs -----------------------------------------------------------------------------------------
 
-    @overload
-    async def submit(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: Returns[T],
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> AsyncJob[T]: ...
-
-    @overload
-    async def submit(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: None = None,
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> AsyncJob[Any]: ...
-
     async def submit(
         self,
         endpoint: str | None = None,
         input: Any = UNSET,  # noqa: A002 - the protocol's word
         /,
         *,
-        returns: Any = None,
+        returns: Returns[T] | None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> AsyncJob[Any]:
+    ) -> AsyncJob[T]:
         """Start a job and return as soon as the server has accepted it.
 
         The request carries an idempotency key. If the response is lost, the client sends the request again with the
@@ -292,40 +266,16 @@ class AsyncClient:
         content = {"input": one_input(input, members)}
         return AsyncJob(await self._starter.submit(endpoint, content, idempotency_key, ResultType(returns)))
 
-    @overload
-    async def run(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: Returns[T],
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> T: ...
-
-    @overload
-    async def run(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: None = None,
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> Any: ...
-
     async def run(
         self,
         endpoint: str | None = None,
         input: Any = UNSET,  # noqa: A002 - the protocol's word
         /,
         *,
-        returns: Any = None,
+        returns: Returns[T] | None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> Any:
+    ) -> T:
         """Start a job, wait for it to end and return its value.
 
         The call is equivalent to `submit` followed by `result`, and the client's `timeout` applies to both together.
@@ -352,43 +302,17 @@ class AsyncClient:
         content = {"input": one_input(input, members)}
         return await self._starter.run(endpoint, content, idempotency_key, ResultType(returns))
 
-    @overload
     async def submit_batch(
         self,
         endpoint: str | None,
         inputs: Iterable[Any],
         /,
         *,
-        returns: Returns[T],
+        returns: Returns[T] | None = None,
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> AsyncBatchJob[T]: ...
-
-    @overload
-    async def submit_batch(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any],
-        /,
-        *,
-        returns: None = None,
-        idempotency_key: str | None = None,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> AsyncBatchJob[Any]: ...
-
-    async def submit_batch(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any],
-        /,
-        *,
-        returns: Any = None,
-        idempotency_key: str | None = None,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> AsyncBatchJob[Any]:
+    ) -> AsyncBatchJob[T]:
         """Start one job with many inputs and return as soon as the server has accepted it.
 
         The server runs each input as an item of the job. Items succeed or fail independently of each other. For more
@@ -425,7 +349,7 @@ class AsyncClient:
         inputs: Iterable[Any] | AsyncIterable[Any],
         /,
         *,
-        returns: Returns[T],
+        returns: Returns[T] | None = None,
         return_exceptions: Literal[False] = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
@@ -444,26 +368,7 @@ class AsyncClient:
         inputs: Iterable[Any] | AsyncIterable[Any],
         /,
         *,
-        returns: None = None,
-        return_exceptions: Literal[False] = False,
-        concurrency: int = CONCURRENCY,
-        batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | None = None,
-        idempotency_key: str | None = None,
-        resume_file: str | os.PathLike[str] | None = None,
-        retry_failed: bool = False,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> AsyncMap[Any]: ...
-
-    @overload
-    def map(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        returns: Returns[T],
+        returns: Returns[T] | None = None,
         return_exceptions: Literal[True],
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
@@ -475,32 +380,13 @@ class AsyncClient:
         **members: Any,
     ) -> AsyncMap[T | ItemFailedError]: ...
 
-    @overload
     def map(
         self,
         endpoint: str | None,
         inputs: Iterable[Any] | AsyncIterable[Any],
         /,
         *,
-        returns: None = None,
-        return_exceptions: Literal[True],
-        concurrency: int = CONCURRENCY,
-        batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | None = None,
-        idempotency_key: str | None = None,
-        resume_file: str | os.PathLike[str] | None = None,
-        retry_failed: bool = False,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> AsyncMap[Any | ItemFailedError]: ...
-
-    def map(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any] | AsyncIterable[Any],
-        /,
-        *,
-        returns: Any = None,
+        returns: Returns[T] | None = None,
         return_exceptions: bool = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
@@ -554,7 +440,8 @@ class AsyncClient:
             async for text in client.map("generate", ({"prompt": line} for line in lines), max_tokens=64):
                 print(text)
         """
-        work = self._starter.map_work(
+        work = MapWork(
+            self._starter,
             endpoint,
             ResultType(returns),
             shared_members(shared, members),
@@ -571,19 +458,14 @@ class AsyncClient:
 
     # ---- existing jobs -----------------------------------------------------------------------------------------
 
-    @overload
     def job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
-    ) -> AsyncJob[T]: ...
-
-    @overload
-    def job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> AsyncJob[Any]: ...
-
-    def job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
-    ) -> AsyncJob[Any]:
+        self,
+        job_id: str | None = None,
+        /,
+        *,
+        checkpoint: Checkpoint | None = None,
+        returns: Returns[T] | None = None,
+    ) -> AsyncJob[T]:
         """Return an existing job, by its id or from a checkpoint. The client sends no request until the job is used.
 
         Args:
@@ -601,19 +483,14 @@ class AsyncClient:
         """
         return AsyncJob(self._starter.attach(job_id, checkpoint, ResultType(returns)))
 
-    @overload
     def batch_job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
-    ) -> AsyncBatchJob[T]: ...
-
-    @overload
-    def batch_job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> AsyncBatchJob[Any]: ...
-
-    def batch_job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
-    ) -> AsyncBatchJob[Any]:
+        self,
+        job_id: str | None = None,
+        /,
+        *,
+        checkpoint: Checkpoint | None = None,
+        returns: Returns[T] | None = None,
+    ) -> AsyncBatchJob[T]:
         """Return an existing batch job, by its id or from a checkpoint. The client sends no request until the job is
         used.
 

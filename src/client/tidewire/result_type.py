@@ -1,15 +1,21 @@
 """Validation of values with the type that the caller passes as `returns`."""
 
 import json
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Generic, Union
 
 from tidewire.errors import NOWHERE, InvalidValueError, Where
 from tidewire.protocol.strict_json import JsonValue
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from typing_extensions import TypeVar
 
-T = TypeVar("T")
+    # With this default, a call without `returns` has values of the type Any.
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")  # Python 3.11 and 3.12 have no defaults of type variables
 
 Returns = Union[type[T], "TypeAdapter[T]"]
 """Type of the argument `returns`. It is a class, or a pydantic TypeAdapter for other types such as unions."""

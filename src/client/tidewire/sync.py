@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar, overload
+from typing import Any, Literal, NoReturn, Self, overload
 
 from tidewire.blocking.blocking_jobs import BatchJob, Job, map_values
 from tidewire.blocking.event_loop_thread import LoopThread
@@ -20,14 +20,12 @@ from tidewire.following.retry_policy import RetryPolicy
 from tidewire.hooks import Hooks
 from tidewire.http.auth_refresh import Auth
 from tidewire.inputs.submit_members import UNSET, Unset, many_inputs, shared_members
-from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, total_of
+from tidewire.jobs.map.map_work import BATCH_SIZE, CONCURRENCY, MapWork, total_of
 from tidewire.jobs.map.outcomes import MapProgress
 from tidewire.options import ANSWER_TIMEOUT, CONNECT_TIMEOUT, OnDisconnect, without_key
 from tidewire.protocol.document.state_size import MAX_STATE_BYTES
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
-from tidewire.result_type import ResultType, Returns
-
-T = TypeVar("T")
+from tidewire.result_type import ResultType, Returns, T
 
 
 class Client:
@@ -194,40 +192,16 @@ class Client:
         view._inner = (thread, client.with_options(**changes))
         return view
 
-    @overload
-    def submit(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: Returns[T],
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> Job[T]: ...
-
-    @overload
-    def submit(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: None = None,
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> Job[Any]: ...
-
     def submit(
         self,
         endpoint: str | None = None,
         input: Any = UNSET,  # noqa: A002 - the protocol's word
         /,
         *,
-        returns: Any = None,
+        returns: Returns[T] | None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> Job[Any]:
+    ) -> Job[T]:
         """Start a job and return as soon as the server has accepted it.
 
         The request carries an idempotency key. If the response is lost, the client sends the request again with the
@@ -266,40 +240,16 @@ class Client:
         )
         return Job(thread, thread.call(work))
 
-    @overload
-    def run(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: Returns[T],
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> T: ...
-
-    @overload
-    def run(
-        self,
-        endpoint: str | None = None,
-        input: Any = UNSET,
-        /,
-        *,
-        returns: None = None,
-        idempotency_key: str | None = None,
-        **members: Any,
-    ) -> Any: ...
-
     def run(
         self,
         endpoint: str | None = None,
         input: Any = UNSET,  # noqa: A002 - the protocol's word
         /,
         *,
-        returns: Any = None,
+        returns: Returns[T] | None = None,
         idempotency_key: str | None = None,
         **members: Any,
-    ) -> Any:
+    ) -> T:
         """Start a job, wait for it to end and return its value.
 
         The call is equivalent to `submit` followed by `result`, and the client's `timeout` applies to both together.
@@ -328,43 +278,17 @@ class Client:
         )
         return thread.call(work)
 
-    @overload
     def submit_batch(
         self,
         endpoint: str | None,
         inputs: Iterable[Any],
         /,
         *,
-        returns: Returns[T],
+        returns: Returns[T] | None = None,
         idempotency_key: str | None = None,
         shared: Mapping[str, Any] | None = None,
         **members: Any,
-    ) -> BatchJob[T]: ...
-
-    @overload
-    def submit_batch(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any],
-        /,
-        *,
-        returns: None = None,
-        idempotency_key: str | None = None,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> BatchJob[Any]: ...
-
-    def submit_batch(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any],
-        /,
-        *,
-        returns: Any = None,
-        idempotency_key: str | None = None,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> BatchJob[Any]:
+    ) -> BatchJob[T]:
         """Start one job with many inputs and return as soon as the server has accepted it.
 
         The server runs each input as an item of the job. Items succeed or fail independently of each other. For more
@@ -391,8 +315,15 @@ class Client:
             texts = job.results()
         """
         thread, client = self._inner
-        options = {"returns": returns, "idempotency_key": idempotency_key, "shared": shared}
-        work = partial(client.submit_batch, endpoint, inputs, **options, **members)
+        work = partial(
+            client.submit_batch,
+            endpoint,
+            inputs,
+            returns=returns,
+            idempotency_key=idempotency_key,
+            shared=shared,
+            **members,
+        )
         return BatchJob(thread, thread.call(work))
 
     @overload
@@ -402,7 +333,7 @@ class Client:
         inputs: Iterable[Any],
         /,
         *,
-        returns: Returns[T],
+        returns: Returns[T] | None = None,
         return_exceptions: Literal[False] = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
@@ -421,26 +352,7 @@ class Client:
         inputs: Iterable[Any],
         /,
         *,
-        returns: None = None,
-        return_exceptions: Literal[False] = False,
-        concurrency: int = CONCURRENCY,
-        batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | None = None,
-        idempotency_key: str | None = None,
-        resume_file: str | os.PathLike[str] | None = None,
-        retry_failed: bool = False,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> Iterator[Any]: ...
-
-    @overload
-    def map(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any],
-        /,
-        *,
-        returns: Returns[T],
+        returns: Returns[T] | None = None,
         return_exceptions: Literal[True],
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
@@ -452,32 +364,13 @@ class Client:
         **members: Any,
     ) -> Iterator[T | ItemFailedError]: ...
 
-    @overload
     def map(
         self,
         endpoint: str | None,
         inputs: Iterable[Any],
         /,
         *,
-        returns: None = None,
-        return_exceptions: Literal[True],
-        concurrency: int = CONCURRENCY,
-        batch_size: int = BATCH_SIZE,
-        progress: Callable[[MapProgress], object] | None = None,
-        idempotency_key: str | None = None,
-        resume_file: str | os.PathLike[str] | None = None,
-        retry_failed: bool = False,
-        shared: Mapping[str, Any] | None = None,
-        **members: Any,
-    ) -> Iterator[Any | ItemFailedError]: ...
-
-    def map(
-        self,
-        endpoint: str | None,
-        inputs: Iterable[Any],
-        /,
-        *,
-        returns: Any = None,
+        returns: Returns[T] | None = None,
         return_exceptions: bool = False,
         concurrency: int = CONCURRENCY,
         batch_size: int = BATCH_SIZE,
@@ -532,7 +425,8 @@ class Client:
                 print(text)
         """
         thread, client = self._inner
-        work = starter_of(client).map_work(
+        work = MapWork(
+            starter_of(client),
             endpoint,
             ResultType(returns),
             shared_members(shared, members),
@@ -547,19 +441,14 @@ class Client:
         )
         return map_values(thread, work, iter(many_inputs(inputs)))
 
-    @overload
     def job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
-    ) -> Job[T]: ...
-
-    @overload
-    def job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> Job[Any]: ...
-
-    def job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
-    ) -> Job[Any]:
+        self,
+        job_id: str | None = None,
+        /,
+        *,
+        checkpoint: Checkpoint | None = None,
+        returns: Returns[T] | None = None,
+    ) -> Job[T]:
         """Return an existing job, by its id or from a checkpoint. The client sends no request until the job is used.
 
         Args:
@@ -578,19 +467,14 @@ class Client:
         thread, client = self._inner
         return Job(thread, client.job(job_id, checkpoint=checkpoint, returns=returns))
 
-    @overload
     def batch_job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Returns[T]
-    ) -> BatchJob[T]: ...
-
-    @overload
-    def batch_job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: None = None
-    ) -> BatchJob[Any]: ...
-
-    def batch_job(
-        self, job_id: str | None = None, /, *, checkpoint: Checkpoint | None = None, returns: Any = None
-    ) -> BatchJob[Any]:
+        self,
+        job_id: str | None = None,
+        /,
+        *,
+        checkpoint: Checkpoint | None = None,
+        returns: Returns[T] | None = None,
+    ) -> BatchJob[T]:
         """Return an existing batch job, by its id or from a checkpoint. The client sends no request until the job is
         used.
 

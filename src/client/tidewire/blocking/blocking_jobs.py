@@ -370,7 +370,7 @@ def _wait(thread: LoopThread, job: JobBase[Any], timeout: float | None = None) -
         thread.call(partial(job.wait, timeout=timeout))
 
 
-def map_values(thread: LoopThread, work: MapWork[Any], inputs: Iterator[Any]) -> Iterator[Any]:
+def map_values(thread: LoopThread, work: MapWork, inputs: Iterator[Any]) -> Iterator[Any]:
     """Iterate over the values of a map. Inputs are consumed on the caller's thread, requests run on the client's thread."""
 
     def report_progress() -> None:

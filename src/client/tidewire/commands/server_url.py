@@ -22,7 +22,8 @@ class CommandWithUrl(typer.core.TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # Add the default value. The parser would otherwise use the next argument as the value.
         args = [f"{LOGPROBS}={DEFAULT_LOGPROBS}" if arg == LOGPROBS else arg for arg in args]
-        url, begins_with_url = url_of_environment(), _is_url(self._first_argument(args))
+        parsed, _, _ = self.make_parser(ctx).parse_args([*args])
+        url, begins_with_url = url_of_environment(), _is_url(str(parsed.get("url") or ""))
         if url is not None and not begins_with_url:
             args = [url, *args]
         try:
@@ -34,22 +35,6 @@ class CommandWithUrl(typer.core.TyperCommand):
             if argument and url is None and not begins_with_url:
                 error.message = f"Pass the URL of a server, or set the environment variable {URL_VARIABLE}."
             raise
-
-    def _first_argument(self, args: list[str]) -> str:
-        """Return the first argument that is neither an option nor the value of an option, or an empty string."""
-        with_value = {
-            name
-            for option in self.params
-            if option.param_type_name == "option" and not getattr(option, "is_flag", False)
-            for name in option.opts
-        }
-        remaining = iter(args)
-        for arg in remaining:
-            if arg in with_value:
-                next(remaining, None)
-            elif arg == "-" or not arg.startswith("-"):
-                return arg
-        return ""
 
 
 def check_url(word: str) -> None:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
 import anyio
@@ -28,7 +29,7 @@ from tidewire.http.connection_diagnosis import (
     speaks_tls,
     unusable_environment,
 )
-from tidewire.http.httpx2_fixes import Pool, TlsCleanup
+from tidewire.http.httpx2_fixes import TlsCleanup
 from tidewire.http.links_and_origins import origin, parse, same_origin
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.request_errors import Route, request_error
@@ -87,7 +88,7 @@ class FakeServers:
 FAKE_SERVERS: Final = FakeServers()
 
 
-async def _closing(pool: Pool) -> AsyncGenerator[None]:
+async def _closing(pool: httpx2.AsyncClient) -> AsyncGenerator[None]:
     """Close a connection pool when this generator is closed. When an event loop ends, asyncio and trio close all
     generators that were started on it.
     """
@@ -133,7 +134,7 @@ class Transport:
         self.in_process: bool = False
         self._verify = verify
         self._route = route
-        self._pool: Pool | None = None
+        self._pool: httpx2.AsyncClient | None = None
         """The connection pool; None until the first request."""
         self._cleans_up_tls = False
         """Whether connections may use TLS, so that the workaround for its handshake is needed."""
@@ -347,7 +348,7 @@ class Transport:
 
     # ---- the pool ----------------------------------------------------------------------------------------------
 
-    async def _ready(self, url: str) -> Pool:
+    async def _ready(self, url: str) -> httpx2.AsyncClient:
         """Return the pool, which is created for the first request."""
         self._check_open()
         self.loop.check()
@@ -370,7 +371,7 @@ class Transport:
         if self._closed:
             raise ClientClosedError("the client was closed")
 
-    async def _new_pool(self, url: str) -> Pool:
+    async def _new_pool(self, url: str) -> httpx2.AsyncClient:
         # All requests go to one origin. If the URL starts with http://, do not load the certificates, because loading
         # them takes a tenth of the time that all imports take. A TLS context without certificates is safe, because it
         # rejects every server.
@@ -390,12 +391,16 @@ class Transport:
         # takes a quarter of the CPU time of a stream whose events arrive one by one (bench/client.py).
         bytes(2**20)
 
-        def create() -> Pool:
+        def create() -> httpx2.AsyncClient:
             limits = httpx2.Limits(max_connections=None, max_keepalive_connections=REQUESTS_AT_ONCE)
+            # Store no cookies. The clients that `with_options` returns share one pool. A stored cookie would let callers
+            # with different credentials share one session of a gateway.
+            cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
             if uds is None and fake is None:
-                return Pool(verify=verify, limits=limits, proxy=proxy)
+                return httpx2.AsyncClient(verify=verify, limits=limits, proxy=proxy, cookies=cookies)
             # If a transport is passed, httpx2 does not use the proxies in the environment variables.
-            return Pool(transport=fake or httpx2.AsyncHTTPTransport(verify=verify, limits=limits, uds=uds))
+            transport = fake or httpx2.AsyncHTTPTransport(verify=verify, limits=limits, uds=uds)
+            return httpx2.AsyncClient(transport=transport, cookies=cookies)
 
         try:
             if used is not None and fake is None:

@@ -33,7 +33,6 @@ from tidewire.jobs.batch_job import AsyncBatchJob, cancel_all
 from tidewire.jobs.batch_job_reader import BatchJobReader
 from tidewire.jobs.generated_tokens import Vocabularies
 from tidewire.jobs.job_reader import QueueWarnings
-from tidewire.jobs.map.map_work import MapWork
 from tidewire.jobs.reconnecting_stream import JobStream
 from tidewire.jobs.single_job_reader import SingleJobReader
 from tidewire.options import Options
@@ -113,8 +112,8 @@ class JobStarter:
     # ---- starting ----------------------------------------------------------------------------------------------
 
     async def submit(
-        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[Any]
-    ) -> SingleJobReader[Any]:
+        self, endpoint: str | None, members: dict[str, Any], key: str | None, shape: ResultType[T]
+    ) -> SingleJobReader[T]:
         """Submit a job with one input and return its reader. The response to the request is either the job's event
         stream, which the reader continues to read, or the job as JSON.
         """
@@ -145,7 +144,7 @@ class JobStarter:
         """
         timeout = self.options.timeout
         deadline = math.inf if timeout is None else anyio.current_time() + timeout
-        reader: SingleJobReader[T] = await self.submit(endpoint, members, key, shape)
+        reader = await self.submit(endpoint, members, key, shape)
         with anyio.CancelScope(deadline=deadline):
             await reader.wait(check=reader.check_items)
             return reader.outcome()
@@ -221,21 +220,6 @@ class JobStarter:
         except InvalidInputError as error:
             error.advice = error.advice or _input_advice(name, error)
             raise
-
-    def map_work(
-        self, endpoint: str | None, shape: ResultType[Any], shared: dict[str, Any], **settings: Any
-    ) -> MapWork[Any]:
-        """Create the `MapWork` of one call of `map`. The `MapWork` submits its jobs with this `JobStarter`."""
-        return MapWork(
-            self,
-            endpoint,
-            shape,
-            shared,
-            options=self.options,
-            sleep=self.session.timing.sleep,
-            clock=self.session.timing.clock,
-            **settings,
-        )
 
     async def _streamed(self, connection: Connection) -> JobStream:
         """Continue the event stream that the server sent in response to a request to submit a job.
@@ -313,10 +297,6 @@ class JobStarter:
         return BatchJobReader(
             stream, delivered, shape, undelivered=undelivered, queue_warnings=self._queue_warnings
         )
-
-    def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Return an existing job with many inputs. This method sends no request."""
-        return AsyncBatchJob(self.attach_batch(job_id, None, shape))
 
     def _attached(
         self, job_id: str | None, checkpoint: Checkpoint | None

@@ -4,15 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidewire.protocol.problems import Problem, problem
 from tidewire.protocol.resources import EndpointCapabilities
 from tidewire.testing.endpoint_script import Answer, FakeToken, known_code
-
-
-@dataclass(slots=True)
-class _Refusal:
-    code: str
-    members: dict[str, Any]
-    left: int
 
 
 @dataclass(slots=True)
@@ -27,7 +21,7 @@ class FakeEndpoint:
     capabilities: EndpointCapabilities
     _answers: list[Answer | Callable[[Any], Any]] = field(default_factory=list)
     _answered: int = 0
-    _refusals: list[_Refusal] = field(default_factory=list)
+    _refusals: list[Problem] = field(default_factory=list)
 
     def streams(self, pieces: Iterable[str]) -> Answer:
         """Answer the next input with a text that is streamed in pieces."""
@@ -67,19 +61,12 @@ class FakeEndpoint:
         """
         if times < 1:
             raise ValueError(f"times must be at least 1, not {times!r}")
-        self._refusals.append(_Refusal(known_code(code), members | {"detail": detail}, times))
+        self._refusals += [problem(known_code(code), detail, **members)] * times
 
     def _add(self) -> Answer:
         answer = Answer()
         self._answers.append(answer)
         return answer
-
-    def _refusal(self) -> _Refusal | None:
-        for refusal in self._refusals:
-            if refusal.left:
-                refusal.left -= 1
-                return refusal
-        return None
 
     def _next(self, value: Any) -> Answer:
         if not self._answers:

@@ -2,18 +2,21 @@
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
+
+import anyio
+import httpx2
 
 from tidewire.http.transport import FAKE_SERVERS
 from tidewire.protocol import strict_json
 from tidewire.protocol.cursor import BEGINNING, Cursor
 from tidewire.protocol.messages import to_json
-from tidewire.protocol.problems import MEDIA_TYPE, no_such_endpoint, problem
+from tidewire.protocol.problems import MEDIA_TYPE, Problem, no_such_endpoint, problem
 from tidewire.protocol.problems import to_json as problem_json
 from tidewire.protocol.resources import (
     Batch,
@@ -26,7 +29,6 @@ from tidewire.protocol.resources import (
 )
 from tidewire.testing.fake_endpoint import FakeEndpoint
 from tidewire.testing.fake_server_job import FakeJob, Signal
-from tidewire.testing.fake_transport import FakeRequest, FakeResponse, FakeTransport
 from tidewire.testing.generation_values import TokenIds
 
 URL: Final = "http://tidewire.test"
@@ -124,7 +126,7 @@ class FakeServer:
         self._keys: dict[tuple[str, str], tuple[bytes, FakeJob]] = {}
 
     def __enter__(self) -> Self:
-        FAKE_SERVERS.mount(self.url, FakeTransport(self._answer, self._count_cut))
+        FAKE_SERVERS.mount(self.url, httpx2.MockTransport(self._respond))
         return self
 
     def __exit__(
@@ -175,12 +177,14 @@ class FakeServer:
         del self._jobs[job_id]
         self._expired.add(job_id)
 
-    def _count_cut(self) -> None:
-        self.cuts += 1
-
     # ---- the protocol ------------------------------------------------------------------------------------------
 
-    def _answer(self, request: FakeRequest) -> FakeResponse:
+    async def _respond(self, request: httpx2.Request) -> httpx2.Response:
+        # Let other tasks run, as a request over a socket would.
+        await anyio.lowlevel.checkpoint()
+        return self._answer(request)
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = self._path(request)
         self.requests.append((request.method, path))
         if not self._is_authorized(request):
@@ -208,16 +212,16 @@ class FakeServer:
             case _:
                 return _problem("not_found", f"nothing at {path}")
 
-    def _path(self, request: FakeRequest) -> str:
+    def _path(self, request: httpx2.Request) -> str:
         """Return the path of a request within the API, without the path of the server's URL."""
-        return urlsplit(request.target).path.removeprefix(self._base_path)
+        return urlsplit(request.url.raw_path.decode("ascii")).path.removeprefix(self._base_path)
 
-    def _is_authorized(self, request: FakeRequest) -> bool:
+    def _is_authorized(self, request: httpx2.Request) -> bool:
         if self._token is None or request.headers.get("authorization") == f"Bearer {self._token}":
             return True
         match request.method, *self._path(request).strip("/").split("/"):
             case ["GET", "v1", "jobs", job_id, "events"]:
-                return parse_qs(urlsplit(request.target).query).get("token") == [_stream_token(job_id)]
+                return request.url.params.get_list("token") == [_stream_token(job_id)]
             case _:
                 return False
 
@@ -244,16 +248,16 @@ class FakeServer:
             links={"self": root, "jobs": f"{root}/jobs", "vocabulary": f"{root}/vocabulary"},
         )
 
-    def _vocabulary(self, known: str | None) -> FakeResponse:
+    def _vocabulary(self, known: str | None) -> httpx2.Response:
         tokens = [base64.b64encode(text.encode()).decode() for text in self._ids.texts]
         name = sha256(json.dumps(tokens).encode()).hexdigest()
         if known == f'"{name}"':
-            return FakeResponse(304, {}, b"")
+            return _empty(304)
         self.vocabularies_sent += 1
         return _json(200, {"hash": name, "tokens": tokens, "special": []}, ETag=f'"{name}"')
 
-    def _submit(self, endpoint: FakeEndpoint, request: FakeRequest) -> FakeResponse:
-        body: Any = strict_json.loads(request.body)
+    def _submit(self, endpoint: FakeEndpoint, request: httpx2.Request) -> httpx2.Response:
+        body: Any = strict_json.loads(request.content)
         batch = "inputs" in body
         shared = body.get("shared", {})
         given = body["inputs"] if batch else [body["input"]]
@@ -265,15 +269,15 @@ class FakeServer:
             1 if endpoint.capabilities.batch is None else endpoint.capabilities.batch.max_items,
         )
         known_body, known_job = self._keys.get((endpoint.name, key or ""), (b"", None))
-        answer: FakeJob | FakeResponse
-        if known_job is not None and known_body != request.body:
+        answer: FakeJob | httpx2.Response
+        if known_job is not None and known_body != request.content:
             answer = _problem("idempotency_key_reused")
         elif known_job is not None and known_job.id in self._expired:
             answer = _problem("job_expired")
         elif known_job is not None:
             answer = known_job
-        elif (refusal := endpoint._refusal()) is not None:
-            answer = _problem(refusal.code, **refusal.members)
+        elif endpoint._refusals:
+            answer = _problem_response(endpoint._refusals.pop(0))
         elif batch and len(inputs) > most:
             answer = _problem("batch_too_large", f"at most {most}", pointer="/inputs")
         else:
@@ -285,23 +289,23 @@ class FakeServer:
             )
             self._jobs[answer.id] = answer
             if key is not None:
-                self._keys[endpoint.name, key] = (request.body, answer)
+                self._keys[endpoint.name, key] = (request.content, answer)
         replayed, job_id = answer is known_job, answer.id if isinstance(answer, FakeJob) else None
         self.submits.append(
-            Submit(endpoint.name, inputs, batch, body, key, request.headers, job_id, replayed)
+            Submit(endpoint.name, inputs, batch, body, key, dict(request.headers), job_id, replayed)
         )
-        if isinstance(answer, FakeResponse):
+        if isinstance(answer, httpx2.Response):
             return answer
         return _job_reply(201, answer, **({"Idempotency-Replayed": "true"} if replayed else {}))
 
-    def _job(self, job: FakeJob, method: str, rest: list[str], request: FakeRequest) -> FakeResponse:
+    def _job(self, job: FakeJob, method: str, rest: list[str], request: httpx2.Request) -> httpx2.Response:
         match method, *rest:
             case ["GET"]:
                 return _job_reply(200, job)
             case ["GET", "events"]:
                 return self._events(job, request)
             case ["POST", "cancel"]:
-                body: Any = strict_json.loads(request.body) if request.body else {}
+                body: Any = strict_json.loads(request.content) if request.content else {}
                 self.cancels.append(job.id)
                 try:
                     job.cancel(body.get("items"))
@@ -313,35 +317,79 @@ class FakeServer:
                 return _json(200, {"url": url, "expires_at": "2100-01-01T00:00:00Z"})
             case ["DELETE"]:
                 self.forget(job.id)
-                return FakeResponse(204, {}, b"")
+                return _empty(204)
             case _:
                 return _problem("method_not_allowed")
 
-    def _events(self, job: FakeJob, request: FakeRequest) -> FakeResponse:
-        query = parse_qs(urlsplit(request.target).query)
-        text = request.headers.get("last-event-id") or query.get("after", [None])[0]
+    def _events(self, job: FakeJob, request: httpx2.Request) -> httpx2.Response:
+        text = request.headers.get("last-event-id") or request.url.params.get("after")
         self._opened.append(job.id)
         cursor = None if text is None else BEGINNING if text == str(BEGINNING) else Cursor.parse(text)
         if job.ended_at(cursor):
-            return FakeResponse(204, {}, b"")
-        frames: Iterator[bytes | Signal] = job.frames(cursor, self._heartbeat_ms)
-        return FakeResponse(200, {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}, frames)
+            return _empty(204)
+        body = _EventStream(self, job.frames(cursor, self._heartbeat_ms))
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        return httpx2.Response(200, headers=headers, stream=body)
+
+
+class _EventStream(httpx2.AsyncByteStream):
+    """Body of an event stream. It is a class, because trio would warn about an async generator that is not closed."""
+
+    def __init__(self, server: FakeServer, frames: Iterator[bytes | Signal]) -> None:
+        self._server = server
+        self._frames = frames
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        # Let other tasks run between two events, as a read from a socket would.
+        await anyio.lowlevel.checkpoint()
+        frame = b""
+        while frame == b"":
+            if self._closed:
+                raise StopAsyncIteration
+            found = next(self._frames, None)
+            if found is None:
+                raise StopAsyncIteration
+            if isinstance(found, Signal):
+                await self._break(found)
+            else:
+                frame = found
+        return frame
+
+    async def _break(self, signal: Signal) -> None:
+        self._closed = True
+        self._server.cuts += 1
+        if signal is Signal.STALL:
+            await anyio.sleep_forever()
+        raise httpx2.ReadError("the fake server broke the connection")
+
+    async def aclose(self) -> None:
+        self._closed = True
 
 
 def _stream_token(job_id: str) -> str:
     return f"token-of-{job_id}"
 
 
-def _job_reply(status: int, job: FakeJob, **headers: str) -> FakeResponse:
+def _job_reply(status: int, job: FakeJob, **headers: str) -> httpx2.Response:
     return _json(status, job.resource(), Location=job.path, **headers)
 
 
-def _json(status: int, body: Any, **headers: str) -> FakeResponse:
-    content = json.dumps(body).encode()
-    return FakeResponse(status, {"Content-Type": "application/json", **headers}, content)
+def _json(status: int, body: Any, **headers: str) -> httpx2.Response:
+    content = httpx2.ByteStream(json.dumps(body).encode())
+    return httpx2.Response(status, headers={"Content-Type": "application/json", **headers}, stream=content)
 
 
-def _problem(code: str, detail: str | None = None, **members: Any) -> FakeResponse:
-    found = problem(code, detail, **members)
-    content = json.dumps(problem_json(found)).encode()
-    return FakeResponse(found.status, {"Content-Type": MEDIA_TYPE}, content)
+def _empty(status: int) -> httpx2.Response:
+    return httpx2.Response(status, stream=httpx2.ByteStream(b""))
+
+
+def _problem(code: str, detail: str | None = None, **members: Any) -> httpx2.Response:
+    return _problem_response(problem(code, detail, **members))
+
+
+def _problem_response(found: Problem) -> httpx2.Response:
+    return _json(found.status, problem_json(found), **{"Content-Type": MEDIA_TYPE})

@@ -68,7 +68,7 @@ class FakeJob:
         base_path: str,
     ) -> None:
         self.id = job_id
-        self.path = f"{base_path}/v1/jobs/{job_id}"
+        self.path: str = f"{base_path}/v1/jobs/{job_id}"
         """Path of the job's URL, with the path of the server's URL."""
         self.endpoint = endpoint
         self.batch = batch

@@ -27,7 +27,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
                     break
     """
 
-    def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
+    def __init__(self, work: MapWork, inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._reader: _MapReader[X] = _MapReader(work, inputs)
 
     def __aiter__(self) -> Self:
@@ -52,7 +52,7 @@ class AsyncMap(AsyncIterator[X], Generic[X]):
 class _MapReader(Generic[X]):
     """Passes the caller's inputs to a `MapWork` and takes the values from the `MapWork`."""
 
-    def __init__(self, work: MapWork[Any], inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
+    def __init__(self, work: MapWork, inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._work = work
         self._inputs: Iterator[Any] | AsyncIterator[Any] = (
             aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)

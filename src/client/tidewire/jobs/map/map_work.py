@@ -37,9 +37,9 @@ run counts as running while the client reads it.
 import os
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from hashlib import sha256
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from tidewire.errors import (
     ConcurrentReadError,
@@ -55,9 +55,9 @@ from tidewire.following.request_policy import RequestPolicy
 from tidewire.hooks import Hook, log
 from tidewire.http.api_session import RetryLaterError
 from tidewire.inputs.submit_members import encoded, jsonable, options_on_the_wire
+from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.map.outcomes import MapOutcomes, MapProgress
 from tidewire.jobs.map.parts import (
-    BatchStarter,
     NotValidated,
     Part,
     PartRequests,
@@ -69,8 +69,9 @@ from tidewire.jobs.map.parts import (
 from tidewire.jobs.map.resume_file import Known, Submission, resume_file_of
 from tidewire.jobs.map.resume_lines import input_digest
 from tidewire.jobs.map.running_jobs import RunningJobs
+from tidewire.jobs.submit_and_attach import JobStarter
 from tidewire.notebook.cell_output import kernel_shell, map_bar
-from tidewire.options import Options, check_key
+from tidewire.options import check_key
 from tidewire.result_type import ResultType
 
 CONCURRENCY: Final = 4
@@ -87,12 +88,10 @@ MAX_EXPIRED_KEYS: Final = 100
 `idempotency_key` skips one more key after each run whose jobs have expired. The server deletes old keys, by default
 after 24 hours."""
 
-T = TypeVar("T")
-
 _WITH_OUTCOME: Final = frozenset({Known.SUCCEEDED, Known.FAILED})
 
 
-class MapWork(Generic[T]):
+class MapWork:
     """State of one `map`. The async and the blocking client share this class.
 
     The caller passes inputs to `feed` while `accepts_input` is true, calls `fill` to make progress, and gets the values
@@ -107,14 +106,11 @@ class MapWork(Generic[T]):
 
     def __init__(
         self,
-        starter: BatchStarter,
+        starter: JobStarter,
         endpoint: str | None,
-        shape: ResultType[T],
+        shape: ResultType[Any],
         shared: Mapping[str, Any],
         *,
-        options: Options,
-        sleep: Callable[[float], Awaitable[None]],
-        clock: Callable[[], float],
         concurrency: int,
         batch_size: int,
         return_exceptions: bool,
@@ -128,7 +124,7 @@ class MapWork(Generic[T]):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
         check_key(key)
-        if options.on_disconnect == "cancel":
+        if starter.options.on_disconnect == "cancel":
             raise ValueError(
                 "map does not accept on_disconnect='cancel', because the server would cancel the jobs that wait to be read; "
                 "leaving the loop cancels them anyway. Use client.with_options(on_disconnect='continue').map(…)"
@@ -137,7 +133,7 @@ class MapWork(Generic[T]):
         self.closed: bool = False
         self._starter = starter
         self._endpoint = endpoint
-        self._requests = PartRequests(shared, options_on_the_wire(options), batch_size)
+        self._requests = PartRequests(shared, options_on_the_wire(starter.options), batch_size)
         self._concurrency = concurrency
         self._return_exceptions = return_exceptions
         if progress is not None and not callable(progress):
@@ -153,11 +149,11 @@ class MapWork(Generic[T]):
         self._leaves_running = key is not None or self._file is not None
         self._key = key or secrets.token_urlsafe(16)
         self._outcomes = MapOutcomes(shape, self._file, return_exceptions=return_exceptions)
-        self._running = RunningJobs(starter, sleep=sleep, clock=clock)
-        self._clock = clock
+        self._running = RunningJobs(starter)
+        self._clock = starter.session.timing.clock
         self._attempts: RequestPolicy | None = None
         """Retry counters of the next submit. None before its first attempt and after each outcome."""
-        self._submit_due = clock()
+        self._submit_due = self._clock()
         """Time of the next attempt of the next submit."""
         self._exhausted = False
         self._new = Part()
@@ -270,7 +266,7 @@ class MapWork(Generic[T]):
         """Return the part of a job that an earlier run started. The job is read when one of its values is needed."""
         part = self._attached.get(submission)
         if part is None:
-            job = self._starter.batch_job(job_id, NotValidated())
+            job = AsyncBatchJob(self._starter.attach_batch(job_id, None, NotValidated()))
             part = self._attached[submission] = Part(submission, {**submission.pending})
             self._running.add(RunningPart(part, job, submission.items, job.as_completed()))
         return part

@@ -1,12 +1,10 @@
 """`MapOutcomes`, which counts the outcomes of a `map` and stores them until they are delivered in order."""
 
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from tidewire.errors import InvalidValueError, ItemFailedError
 from tidewire.jobs.map.resume_file import ReceivedValue, ResumeFile
 from tidewire.result_type import ResultType
-
-T = TypeVar("T")
 
 _IN_FILE: Final = object()
 """Placeholder for an outcome that is read from the resume file when it is delivered, so that memory does not grow."""
@@ -44,7 +42,7 @@ class MapProgress(NamedTuple):
     resumed: int = 0
 
 
-class MapOutcomes(Generic[T]):
+class MapOutcomes:
     """Outcomes that were not delivered yet. An outcome is identified by the number of its input.
 
     Attributes:
@@ -52,7 +50,7 @@ class MapOutcomes(Generic[T]):
         delivered: Number of delivered values, which is also the number of the next input to deliver.
     """
 
-    def __init__(self, shape: ResultType[T], file: ResumeFile | None, *, return_exceptions: bool) -> None:
+    def __init__(self, shape: ResultType[Any], file: ResumeFile | None, *, return_exceptions: bool) -> None:
         """Create the outcomes of a `map` without inputs.
 
         Args:

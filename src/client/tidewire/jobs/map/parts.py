@@ -5,12 +5,11 @@ them. Also finds the input that an error response of the server refers to.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from tidewire.errors import NOWHERE, InvalidInputError, ItemFailedError, RequestError, Where
-from tidewire.following.request_policy import RequestPolicy
 from tidewire.inputs.submit_members import encoded, jsonable
 from tidewire.jobs.batch_job import AsyncBatchJob
 from tidewire.jobs.map.resume_file import ReceivedValue, Submission
@@ -18,8 +17,6 @@ from tidewire.jobs.update_iterator import UpdateIterator
 from tidewire.protocol.resources import EndpointDescription, Limits
 from tidewire.protocol.strict_json import JsonValue, loads
 from tidewire.result_type import ResultType
-
-T = TypeVar("T")
 
 _BODY_OVERHEAD: Final = 1024
 """Number of bytes in a request body that are reserved for everything except the inputs."""
@@ -81,32 +78,6 @@ class NotValidated(ResultType[ReceivedValue]):
 
     def validate(self, value: JsonValue, *, where: Where = NOWHERE, running: bool = False) -> ReceivedValue:
         return ReceivedValue(value, where)
-
-
-class BatchStarter(Protocol):
-    """Interface of `JobStarter`, as far as `map` uses it."""
-
-    running: set[AsyncBatchJob[Any]]
-    """Jobs that calls of `map` have submitted, and that were neither read to their end nor cancelled. Closing the
-    client cancels these jobs."""
-
-    async def target(self, endpoint: str | None) -> tuple[str, Limits, EndpointDescription]:
-        """Return the endpoint's name, the server's limits and the endpoint's description."""
-
-    def policy(self) -> RequestPolicy:
-        """Return new retry counters for one submit."""
-
-    async def start(
-        self, endpoint: str, body: bytes, key: str, shape: ResultType[T], *, policy: RequestPolicy | None
-    ) -> AsyncBatchJob[T]:
-        """Submit a batch job with an idempotency key. The request body is already serialized.
-
-        Raises:
-            RetryLaterError: The next attempt is due later. Only raised if `policy` is not None.
-        """
-
-    def batch_job(self, job_id: str, shape: ResultType[T]) -> AsyncBatchJob[T]:
-        """Return an existing batch job. This method sends no request."""
 
 
 class PartRequests:

@@ -1,6 +1,6 @@
 """`RunningJobs`, the running jobs of one `map`. The client reads one of them, and meanwhile checks the others."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
@@ -8,7 +8,8 @@ import anyio
 
 from tidewire.errors import ProtocolError, TidewireError, Where
 from tidewire.jobs.batch_job import cancel_all
-from tidewire.jobs.map.parts import BatchStarter, RunningPart
+from tidewire.jobs.map.parts import RunningPart
+from tidewire.jobs.submit_and_attach import JobStarter
 from tidewire.jobs.update_iterator import UpdateIterator
 
 POLL_INTERVAL: Final = 60.0
@@ -26,26 +27,18 @@ because a reference from `RunningJobs` to the map would keep an abandoned map an
 class RunningJobs:
     """Jobs that the client has not read to their end. They run on the server, also if the client does not read them."""
 
-    def __init__(
-        self,
-        starter: BatchStarter,
-        *,
-        sleep: Callable[[float], Awaitable[None]],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, starter: JobStarter) -> None:
         """Create an empty collection of jobs.
 
         Args:
             starter: The client's `JobStarter`. Its set `running` contains the jobs that closing the client cancels.
-            sleep: Function that waits for a number of seconds.
-            clock: Function that returns the time in seconds.
         """
         self._starter = starter
-        self._sleep = sleep
-        self._clock = clock
+        self._sleep = starter.session.timing.sleep
+        self._clock = starter.session.timing.clock
         self._jobs: list[RunningPart] = []
         self._poll_interval = POLL_INTERVAL
-        self._poll_due = clock() + POLL_INTERVAL
+        self._poll_due = self._clock() + POLL_INTERVAL
         """Time of the next check of the jobs that the client is not reading."""
 
     def __len__(self) -> int:
