@@ -1,18 +1,19 @@
 """Distinguish the user's code in a stack from Python's libraries, this server and its client."""
 
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import tidewire
+_CLIENT: Final = find_spec("tidewire")  # found without its import, which a server does not need
 
 _LIBRARIES: Final = tuple(
     str(Path(folder).resolve())
     for folder in (
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
         str(Path(__file__).parent),
-        str(Path(tidewire.__file__).parent),
+        *((_CLIENT and _CLIENT.submodule_search_locations) or ()),
     )
 )
 

@@ -56,7 +56,8 @@ def _inherited_sockets() -> Iterator[int]:
         yield listener.fileno()
     for server in list(_servers):
         for connection in list(server.server_state.connections):
-            with contextlib.suppress(AttributeError):  # a new connection has no transport yet, a closed one no socket
+            # A new connection has no transport yet, and a closed one has no socket.
+            with contextlib.suppress(AttributeError):
                 yield connection.transport.get_extra_info("socket").fileno()
 
 
