@@ -13,7 +13,8 @@ from support.server_leases import expire_lease, trust
 from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything, run
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.errors import EndpointFunctionError
-from tidewire_server.store.database.cached_log import record_columns
+from tidewire_server.store.database import thread_tasks
+from tidewire_server.store.database.cached_log import AppendResult, record_columns
 from tidewire_server.store.database.state_checkpoints import CheckpointPlan
 from tidewire_server.store.log_interface import Block, StateAt, extent_after
 from tidewire_server.store.records import BatchBounds, BatchSlot, Key, QueueLimits, RunningBatch, Tombstone
@@ -65,7 +66,7 @@ def block_after(writer: Writer, head: Cursor, events: int, name: int) -> Block:
 def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
     database_url: str, open_stores: Any, rounds: int
 ) -> None:
-    from tidewire_server.store.postgres.append_statements import BlockAppend, run_appends
+    from tidewire_server.store.postgres.append_statements import BlockAppend, append_block
     from tidewire_server.store.postgres.connections import Database
     from tidewire_server.store.postgres.database_threads import DatabaseThread
 
@@ -75,7 +76,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
         writer = await Writer().add(store)
         log, extent, head = writer.log, writer.log.extent(), writer.head
         writers = [
-            DatabaseThread(Database(database_url), f"writer-{each}", run_appends, durable=True)
+            DatabaseThread(Database(database_url), f"writer-{each}", together=True, durable=True)
             for each in range(12)
         ]
         for each in writers:
@@ -93,7 +94,10 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
                     )
                 )
             found = await asyncio.gather(
-                *(each.do(append) for each, append in zip(writers, appends, strict=True)),
+                *(
+                    append_block(each, append, lambda _: None)
+                    for each, append in zip(writers, appends, strict=True)
+                ),
                 return_exceptions=True,
             )
             won = [
@@ -118,7 +122,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
 
 @pytest.mark.heavy
 def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_not(open_stores: Any) -> None:
-    from tidewire_server.store.postgres.append_statements import BlockAppend
+    from tidewire_server.store.postgres.append_statements import BlockAppend, append_block
 
     async def body(store: Any) -> None:
         writer = await Writer().add(store)
@@ -128,14 +132,16 @@ def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_n
             changed = extent_after(extent, block)
             plan, record = CheckpointPlan(write, None), record_columns(writer.record)
             append = BlockAppend(number, extent.head, block, plan, record, False, None, changed)
-            await thread.do(append)
-            await thread.do(append)
+            sizes: list[AppendResult] = []
+            await append_block(thread, append, sizes.append)
+            await append_block(thread, append, sizes.append)
+            assert sizes[0] == sizes[1]
             for other in (
                 block_after(writer, extent.head, size, 2),
                 block_after(writer, extent.head, size + 1, 1),
             ):
                 with pytest.raises(HeadMovedError):
-                    await thread.do(append._replace(block=other))
+                    await append_block(thread, append._replace(block=other), sizes.append)
             extent = changed
 
     serving(open_stores, 1, body)
@@ -162,30 +168,28 @@ def test_an_append_after_a_broken_connection_is_repeated(
 
 @pytest.mark.heavy
 def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPatch, open_stores: Any) -> None:
-    """The answer to each first COMMIT of a task is lost, so that the task runs again."""
+    """The answer to each first COMMIT of a task that may be repeated is lost, so that the task runs again."""
     import psycopg
 
-    from tidewire_server.store.postgres import append_statements, connections
+    from tidewire_server.store.postgres import connections, database_threads
 
     commits = 0
 
-    def lose_answers(module: Any) -> None:
-        transact = module.transact
+    def lossy(connection: Any, tasks: list[Any]) -> None:
+        nonlocal commits
+        connections.run_commands(connection, tasks)
+        if not all(task.work.repeat for task in tasks):
+            return
+        commits += 1
+        if commits % 2:
+            for task in tasks:
+                task.outcome = thread_tasks._UNFINISHED
+            connection.close()
+            raise psycopg.OperationalError("the connection was lost")
 
-        def lossy(connection: Any, groups: Any) -> Any:
-            nonlocal commits
-            found = transact(connection, groups)
-            commits += 1
-            if commits % 2:
-                connection.close()
-                raise psycopg.OperationalError("the connection was lost")
-            return found
-
-        monkeypatch.setattr(module, "transact", lossy)
+    monkeypatch.setattr(database_threads, "run_commands", lossy)
 
     async def body(first: Any, second: Any) -> None:
-        lose_answers(append_statements)
-        lose_answers(connections)
         clock = Clock()
         key = Key("ada", "e", "k")
         await first.jobs.reserve_key(key, b"h")
@@ -220,7 +224,7 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.heavy
 def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores: Any) -> None:
-    from tidewire_server.store.postgres.append_statements import BlockAppend
+    from tidewire_server.store.postgres.append_statements import BlockAppend, append_block
 
     async def body(first: Any, second: Any) -> None:
         writers = [await Writer(f"j{number}").add(first) for number in range(30)]
@@ -244,7 +248,8 @@ def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores
             ]
             threads = (first._threads.appends, second._threads.appends)
             found = await asyncio.gather(
-                *(threads[name].do(append) for name, append in ordered), return_exceptions=True
+                *(append_block(threads[name], append, lambda _: None) for name, append in ordered),
+                return_exceptions=True,
             )
             won = [
                 append

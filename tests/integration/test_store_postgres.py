@@ -522,7 +522,7 @@ class TestWithServer:
 
         monkeypatch.setattr(connections, "_CONFIRM", "SELECT pg_terminate_backend(pg_backend_pid())")
         database = connections.Database(database_url)
-        thread = DatabaseThread(database, "appends", connections.run_each, durable=True)
+        thread = DatabaseThread(database, "appends", durable=True)
         with pytest.raises(psycopg.OperationalError, match="terminating connection"):
             thread.start()
         assert thread._socket is None

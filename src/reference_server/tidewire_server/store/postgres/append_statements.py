@@ -5,44 +5,32 @@ log's last event, and is not `done`. The primary key of the table (job, first ev
 event. A unique key on the last event would not be enough: the block of another writer may have another length, and is invisible
 until it is committed.
 
-All blocks of a group that change nothing else are inserted by one statement. A block with a checkpoint, a trim, a new epoch, a
-changed record or `done` has a separate statement, which also updates the job's row. If a statement inserts no row, the stored
-rows are read and compared: the same append may have been committed earlier, if the response of the database was lost.
+A block with a checkpoint, a trim, a new epoch, a changed record or `done` has another statement, which also updates the job's row.
+If a statement inserts no row, the stored rows are read and compared: the same append may have been committed earlier, if the
+response of the database was lost.
 """
 
-from collections.abc import Sequence
-from functools import partial
-from itertools import groupby
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import orjson
 
-from tidewire_server.store.database.block_rows import BlockRow, is_key
+from tidewire_server.store.database.block_rows import BlockRow, Content, is_key
 from tidewire_server.store.database.cached_log import AppendResult, BlockAppend
-from tidewire_server.store.database.thread_tasks import Task
-from tidewire_server.store.postgres.connections import (
-    Command,
-    Connection,
-    Rows,
-    Statement,
-    outcome_of,
-    run_each,
-    transact,
-)
+from tidewire_server.store.postgres.connections import Command, Rows
+from tidewire_server.store.postgres.database_threads import DatabaseThread
 from tidewire_server.store.store_errors import HeadMovedError
 
-_PLAIN: Final = """
+# This statement inserts the blocks of several jobs that change nothing else.
+_ADD: Final = """
     INSERT INTO block (job, first, last, epoch, done, ends, frames)
-    SELECT a.job, a.after + 1, a.last, a.epoch, false, a.ends, a.frames
-    FROM unnest(%(jobs)s::bigint[], %(afters)s::bigint[], %(after_epochs)s::bigint[], %(all_last)s::bigint[],
-        %(all_epoch)s::bigint[], %(all_ends)s::bytea[], %(all_frames)s::bytea[])
-        AS a (job, after, after_epoch, last, epoch, ends, frames)
+    SELECT a.job, a.first, a.last, a.epoch, false, a.ends, a.frames
+    FROM unnest(%(job)s::bigint[], %(after)s::bigint[], %(after_epoch)s::bigint[], %(first)s::bigint[], %(last)s::bigint[],
+        %(epoch)s::bigint[], %(ends)s::bytea[], %(frames)s::bytea[]) AS a (job, after, after_epoch, first, last, epoch, ends, frames)
     WHERE EXISTS (SELECT FROM block b WHERE b.job = a.job AND b.last = a.after AND b.epoch = a.after_epoch AND NOT b.done)
     ORDER BY a.job
     ON CONFLICT DO NOTHING RETURNING job
 """
-
 _SET_RECORD: Final = (
     "attempt = %(attempt)s, status = %(status)s, started_at = %(started_at)s, usage = %(usage)s"
 )
@@ -88,10 +76,8 @@ _RUN: Final = _CHANGE.format(changes=_SET_RECORD)
 _END: Final = _CHANGE.format(changes=_SET_ENDED)
 
 _STORED: Final = """
-    SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
-    FROM unnest(%(jobs)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[]) AS a (job, first, last)
-    JOIN block b ON b.job = a.job AND b.first >= a.first AND b.last <= a.last
-    ORDER BY b.job, b.first
+    SELECT first, last, epoch, done, ends, frames FROM block
+    WHERE job = %(job)s AND first >= %(first)s AND last <= %(head)s ORDER BY first
 """
 ADD_PIECE: Final = """
     INSERT INTO piece (job, seq, is_state, key, number, content)
@@ -109,109 +95,67 @@ def arrays_of(rows: Sequence[BlockRow]) -> dict[str, list[Any]]:
     return {f"all_{name}": [row[index] for row in rows] for index, name in enumerate(BlockRow._fields)}
 
 
-class _Prepared:
-    """An append that is ready to be sent."""
+async def append_block(
+    thread: DatabaseThread, append: BlockAppend, then: Callable[[AppendResult], None]
+) -> None:
+    """Append a block to a log, or find that the same append was committed earlier.
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.append: BlockAppend = task.work
-        self.job = self.append.job
-        self.rows, self.state, self.state_bytes = self.append.content
-        plan = self.append.plan
-        self.is_new_epoch = self.append.block.last.epoch != self.append.after.epoch
-        changes = (
-            *(plan.write, plan.cut, self.append.record_changed, self.append.ended),
-            *(self.is_new_epoch, len(self.rows) > 1),
-        )
-        self.is_plain = not any(changes)
-        """Whether the block only adds one row to the log."""
+    Args:
+        thread: Thread that runs the statement.
+        append: The block, with the other changes.
+        then: Function that is called on the event loop after the commit, even if the caller was cancelled.
 
-    def statement(self) -> Statement:
-        """Return the statement of an append that is not plain."""
-        append, at, base = self.append, self.append.block.state, self.append.extent.base
-        own = [row.frames for row in self.rows] + ([] if self.state is None else [self.state])
-        parameters = {
-            "job": self.job,
-            "after": append.after.seq,
-            "after_epoch": append.after.epoch,
-            **self.rows[0]._asdict(),
-            **arrays_of(self.rows[1:]),
-            "cut_seq": 0 if append.plan.cut is None else append.plan.cut.cursor.seq,
-            "state_seq": -1 if self.state is None else at.cursor.seq,
-            "state_epoch": at.cursor.epoch,
-            "state": self.state,
-            "base_epoch": base.epoch,
-            "base_seq": base.seq,
-            "starts": [number for start in append.extent.starts for number in start],
-            "columns": encode_columns(at.columns),
-            "own_bytes": sum(map(len, own)),
-            "own_keys": [each for each in own if is_key(each)],
-            "is_new_epoch": self.is_new_epoch,
-            "ends_job": append.ended is not None,
-            **append.record,
-            **(append.ended or {}),
-        }
-        return _RUN if append.ended is None else _END, parameters
-
-    def result(self, *, added: bool, stored: Sequence[BlockRow]) -> AppendResult:
-        """Return the result of the append. If it has inserted no rows, the stored rows show whether it was committed earlier.
-
-        Raises:
-            HeadMovedError: Another writer has appended events, or the job was deleted.
-        """
-        if not added and list(stored) != self.rows:
-            raise HeadMovedError(
-                f"{self.append.after} is no longer the log's last event: another writer has appended events"
-            )
-        return AppendResult(self.state_bytes if added else None)
-
-
-def run_appends(connection: Connection, tasks: list[Task]) -> None:
-    """Append the blocks of all tasks in one transaction, sorted by job. A second block of the same job waits for the next
-    transaction, because the result of a statement identifies a block only by its job.
+    Raises:
+        HeadMovedError: Another writer has appended events, or the job was deleted.
+        StoreError: See `DatabaseThread.do`.
     """
-    waiting = [_Prepared(task) for task in tasks]
-    waiting.sort(key=attrgetter("job"))
-    while waiting:
-        together = [next(each) for _, each in groupby(waiting, key=attrgetter("job"))]
-        _run_together(connection, together)
-        waiting = [each for each in waiting if not each.task.ended]
+    content = append.content
+
+    def is_stored(found: list[Rows]) -> bool:
+        added, *stored = found
+        return bool(added) or [BlockRow(*row) for row in stored[0]] == content.rows
+
+    def committed(found: list[Rows]) -> None:
+        if is_stored(found):
+            then(AppendResult(content.state_bytes))
+
+    if not is_stored(await thread.do(_command(append, content), committed)):
+        raise HeadMovedError(
+            f"{append.after} is no longer the log's last event: another writer has appended events"
+        )
 
 
-def run_large_appends(connection: Connection, tasks: list[Task]) -> None:
-    """Run tasks one by one. Each is an append, or a command that writes a piece of a large append."""
-    for task in tasks:
-        (run_each if isinstance(task.work, Command) else run_appends)(connection, [task])
-
-
-def _run_together(connection: Connection, together: list[_Prepared]) -> None:
-    plain = [each for each in together if each.is_plain]
-    statements = [_plain(plain)] if plain else []
-    statements += [each.statement() for each in together if not each.is_plain]
-    added = {job for rows in transact(connection, statements) for (job,) in rows}
-    missing = [each for each in together if each.job not in added]
-    stored = _stored(connection, missing) if missing else {}
-    for each in together:
-        result = partial(each.result, added=each.job in added, stored=stored.get(each.job, ()))
-        each.task.outcome = outcome_of(result)
-
-
-def _plain(appends: list[_Prepared]) -> Statement:
+def _command(append: BlockAppend, content: Content) -> Command:
+    block, plan, rows, state = append.block, append.plan, content.rows, content.state
+    is_new_epoch = block.last.epoch != append.after.epoch
     parameters = {
-        "jobs": [each.job for each in appends],
-        "afters": [each.append.after.seq for each in appends],
-        "after_epochs": [each.append.after.epoch for each in appends],
-        **arrays_of([each.rows[0] for each in appends]),
+        "job": append.job,
+        "after": append.after.seq,
+        "after_epoch": append.after.epoch,
+        "head": block.last.seq,
+        **rows[0]._asdict(),
     }
-    return _PLAIN, parameters
-
-
-def _stored(connection: Connection, missing: list[_Prepared]) -> dict[int, list[BlockRow]]:
-    """Return the stored rows that have the sequence numbers of blocks that were not inserted."""
-    parameters = {
-        "jobs": [each.job for each in missing],
-        "firsts": [each.rows[0].first for each in missing],
-        "lasts": [each.rows[-1].last for each in missing],
+    changes = (plan.write, plan.cut, append.record_changed, append.ended, is_new_epoch, len(rows) > 1)
+    if not any(changes):
+        return Command([_ADD], parameters, otherwise=_STORED, order=append.job, merges=True)
+    at, base = block.state, append.extent.base
+    own = [row.frames for row in rows] + ([] if state is None else [state])
+    parameters |= {
+        **arrays_of(rows[1:]),
+        "cut_seq": 0 if plan.cut is None else plan.cut.cursor.seq,
+        "state_seq": -1 if state is None else at.cursor.seq,
+        "state_epoch": at.cursor.epoch,
+        "state": state,
+        "base_epoch": base.epoch,
+        "base_seq": base.seq,
+        "starts": [number for start in append.extent.starts for number in start],
+        "columns": encode_columns(at.columns),
+        "own_bytes": sum(map(len, own)),
+        "own_keys": [each for each in own if is_key(each)],
+        "is_new_epoch": is_new_epoch,
+        "ends_job": append.ended is not None,
+        **append.record,
+        **(append.ended or {}),
     }
-    found: Rows = connection.execute(_STORED, parameters, binary=True).fetchall()
-    return {job: [BlockRow(*row[1:]) for row in rows] for job, rows in groupby(found, key=lambda row: row[0])}
+    sql = _RUN if append.ended is None else _END
+    return Command([sql], parameters, otherwise=_STORED, order=append.job)

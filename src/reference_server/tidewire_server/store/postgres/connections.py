@@ -10,20 +10,19 @@ cancellation of a COMMIT, readers see data that a standby does not have yet.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidewire_server.store.database.thread_tasks import Failure, Task
+from tidewire_server.store.database.thread_tasks import Task
 from tidewire_server.store.postgres.error_translation import is_missing_job, reason_and_advice
 from tidewire_server.store.store_errors import HeadMovedError, StoreError
 from tidewire_server.user_paths import without_password
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 # psycopg logs a warning for each connection that breaks. The server logs one line for the whole outage.
@@ -65,32 +64,31 @@ primary may show commits that no standby has.
 """
 
 
-Statement: TypeAlias = tuple[str, Mapping[str, Any]]
-"""SQL statement, and a mapping that contains its named parameters and possibly others."""
-
-
 def is_storable(text: str) -> bool:
     """Return whether PostgreSQL can store a text. A client may request any id; an id that cannot be stored is an unknown id."""
     return "\0" not in text and text.isprintable()
 
 
 class Command(NamedTuple):
-    """Statements of one task that are sent together.
+    """Statements of one task, which run in one transaction. The result of the task is a list of the rows of each statement.
 
     Attributes:
         sql: The statements.
         parameters: Named parameters of all statements.
-        result: Function that returns the result of the task, from the rows of each statement. It runs after the commit.
+        otherwise: Statement that runs after the commit if the others have returned no rows. Its rows are then added to the result.
         principals: Principals that the transaction locks before it runs any statement.
         order: Sort key. Groups of all servers run their tasks in this order, so that they do not deadlock.
+        merges: Whether the only statement takes arrays of the parameters, so that it can run once for several tasks with different
+            sort keys. Its rows then begin with the sort key of their task.
         repeat: Whether to repeat the task after an outage.
     """
 
     sql: Sequence[str]
     parameters: Mapping[str, Any]
-    result: Callable[[list[Rows]], Any] = lambda found: found[-1]
+    otherwise: str | None = None
     principals: tuple[str, ...] = ()
     order: int = 0
+    merges: bool = False
     repeat: bool = True
 
 
@@ -184,68 +182,52 @@ class Database:
         return f"log {self.place}: {text.replace(str(self._password), '***') if self._password else text}"
 
 
-Run: TypeAlias = Callable[[Connection, list[Task]], None]
-"""Function that runs tasks and sets their outcomes. If it raises an error of psycopg, it is called again with the tasks that
-have no outcome.
-"""
-
-
-def outcome_of(work: Callable[[], Any]) -> Any:
-    """Return the result of a function as the outcome of a task, or the `Failure` for the error that the function raises.
-
-    Raises:
-        psycopg.Error: The database failed, so the task may be repeated.
-    """
-    try:
-        return work()
-    except psycopg.Error:
-        raise
-    except Exception as error:  # noqa: BLE001 - the caller of the task raises it
-        return Failure(error)
-
-
-def run_each(connection: Connection, tasks: list[Task]) -> None:
-    """Run each task in its own transaction."""
-    for task in tasks:
-        command: Command = task.work
-        if len(command.sql) > 1:
-            found = transact(connection, [(sql, command.parameters) for sql in command.sql])
-        else:
-            found = [_rows(connection.execute(sql, command.parameters, binary=True)) for sql in command.sql]
-        task.outcome = outcome_of(partial(command.result, found))
-
-
 _LOCK_PRINCIPAL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(principal)s, 1))"
 
 
-def run_group(connection: Connection, tasks: list[Task]) -> None:
-    """Run all tasks in one transaction, in the order of their sort keys."""
-    tasks = sorted(tasks, key=lambda task: task.work.order)
-    principals = sorted({principal for task in tasks for principal in task.work.principals})
-    locks = [(_LOCK_PRINCIPAL, {"principal": principal}) for principal in principals]
-    statements = [(sql, task.work.parameters) for task in tasks for sql in task.work.sql]
-    found = iter(transact(connection, [*locks, *statements])[len(locks) :])
-    for task in tasks:
-        task.outcome = outcome_of(partial(task.work.result, [*islice(found, len(task.work.sql))]))
-
-
-def transact(connection: Connection, statements: Iterable[Statement]) -> list[Rows]:
-    """Run statements in one transaction, and return the rows of each statement after the commit.
+def run_commands(connection: Connection, tasks: list[Task]) -> None:
+    """Run the commands of all tasks in one transaction, in the order of their sort keys, and set the outcomes of the tasks.
 
     All statements are sent before the first result is read. The rollback after an error also empties psycopg's cache of prepared
     statements, which contains statements that PostgreSQL has skipped after the error.
+
+    Raises:
+        psycopg.Error: The database failed, so the tasks without an outcome may be repeated.
     """
+    tasks = sorted(tasks, key=lambda task: task.work.order)
+    merged = {task.work.order: task for task in tasks if task.work.merges}
+    groups = [[*merged.values()]] if merged else []
+    groups += [[task] for task in tasks if merged.get(task.work.order) is not task]
+    principals = sorted({principal for task in tasks for principal in task.work.principals})
     try:
         with connection.pipeline():
             connection.execute("BEGIN")
-            cursors = [connection.execute(sql, parameters, binary=True) for sql, parameters in statements]
+            for principal in principals:
+                connection.execute(_LOCK_PRINCIPAL, {"principal": principal})
+            cursors = [_send(connection, [task.work for task in group]) for group in groups]
             connection.execute("COMMIT")
-        return [_rows(cursor) for cursor in cursors]
     except BaseException:
         if not connection.closed and connection.info.transaction_status:
             connection.rollback()
         raise
+    for group, own in zip(groups, cursors, strict=True):
+        found = [_rows(cursor) for cursor in own]
+        by_order = {row[0]: [row] for row in found[0]} if group[0].work.merges else {}
+        for task in group:
+            rows = [by_order.get(task.work.order, [])] if task.work.merges else found
+            if task.work.otherwise is not None and not any(rows):
+                again = connection.execute(task.work.otherwise, task.work.parameters, binary=True)
+                rows.append(_rows(again))
+            task.outcome = rows
 
 
-def _rows(cursor: psycopg.Cursor[tuple[Any, ...]]) -> Rows:
+def _send(connection: Connection, commands: list[Command]) -> list[Cursor]:
+    """Send the statements of a command, or of several commands that are merged."""
+    first, parameters = commands[0], commands[0].parameters
+    if first.merges:
+        parameters = {name: [each.parameters[name] for each in commands] for name in parameters}
+    return [connection.execute(sql, parameters, binary=True) for sql in first.sql]
+
+
+def _rows(cursor: Cursor) -> Rows:
     return cursor.fetchall() if cursor.description is not None else []

@@ -40,16 +40,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from tidewire_server.store.database.thread_tasks import Task, TaskQueue
-from tidewire_server.store.postgres.append_statements import run_appends, run_large_appends
-from tidewire_server.store.postgres.connections import (
-    Command,
-    Connection,
-    Database,
-    Rows,
-    Run,
-    run_each,
-    run_group,
-)
+from tidewire_server.store.postgres.connections import Command, Connection, Database, Rows, run_commands
 from tidewire_server.store.postgres.error_translation import is_conflict, is_disk_full, is_outage
 from tidewire_server.store.store_errors import StoreError
 
@@ -154,8 +145,8 @@ class DatabaseThread:
         self,
         database: Database,
         name: str,
-        run: Run,
         *,
+        together: bool = False,
         durable: bool,
         outages: OutageLog | None = None,
     ) -> None:
@@ -164,13 +155,13 @@ class DatabaseThread:
         Args:
             database: The database.
             name: Name of the thread.
-            run: Function that runs tasks. With `run_each`, each task runs alone.
+            together: Whether the tasks that wait run in one transaction.
             durable: See `Database.connect`.
             outages: Log of the outages. All threads of a store share it.
         """
         self._database = database
         self._no_answer = f"log {database.place}: the database has not answered for {WAIT_LIMIT:g} s"
-        self._run = run
+        self._together = together
         self._durable = durable
         self.outages = outages or OutageLog()
         self._tasks = TaskQueue()
@@ -206,29 +197,29 @@ class DatabaseThread:
 
     async def run(self, *sql: str, **parameters: Any) -> Rows:
         """Run statements, and return the rows of the last one. See `do`."""
-        found: Rows = await self.do(Command(sql, parameters))
-        return found
+        return (await self.do(Command(sql, parameters)))[-1]
 
-    async def do(self, work: Any, then: Callable[[Any], None] | None = None) -> Any:
-        """Run a task and return its result after the commit.
+    async def do(self, command: Command, then: Callable[[list[Rows]], None] | None = None) -> list[Rows]:
+        """Run a command and return its result after the commit.
 
         Args:
-            work: A `Command`, or whatever the thread's `run` accepts.
+            command: The command.
             then: Function that is called on the event loop with the result after the commit, even if the caller was
                 cancelled. Use it to update data in memory that must match the database.
 
         Raises:
             StoreError: The database failed, or did not return within `WAIT_LIMIT`.
-            HeadMovedError: The task is an append after another event than the last one.
+            HeadMovedError: A row belongs to a job that was deleted in the meantime.
         """
         if self._closing.is_set():
             raise StoreError(f"log {self._database.place}: the store is closed")
-        task = Task(work, then)
+        task = Task(command, then)
         self._waiting[task] = task
         future = self._tasks.add(task)
         if self._timer is None:
             self._timer = task.loop.call_later(WAIT_LIMIT / _CHECKS, self._check_waits, task.loop)
-        return await future
+        found: list[Rows] = await future
+        return found
 
     def _check_waits(self, loop: asyncio.AbstractEventLoop) -> None:
         """Fail the tasks that have waited for too long, and interrupt the transaction that gets no answer."""
@@ -286,7 +277,7 @@ class DatabaseThread:
             tasks, ending = self._tasks.next(_MAX_DELAY if self in self.outages.out else None)
             if not (tasks or ending):
                 self._reconnect()
-            for group in [[task] for task in tasks] if self._run is run_each else [tasks]:
+            for group in [tasks] if self._together else [[task] for task in tasks]:
                 self._finish(group)
         self._close()
 
@@ -366,7 +357,7 @@ class DatabaseThread:
             running = self._claim(tasks)
             self._stuck_at = time.monotonic() + self._patience * WAIT_LIMIT
             if running:
-                self._run(connection, running)
+                run_commands(connection, running)
         except Exception as error:  # noqa: BLE001 - for example, a parameter cannot be encoded
             return error
         else:
@@ -386,7 +377,7 @@ class DatabaseThread:
             for task in tasks
             if (overdue and now - task.created >= WAIT_LIMIT)
             or self._closing.is_set()
-            or (error.outage and isinstance(task.work, Command) and not task.work.repeat)
+            or (error.outage and not task.work.repeat)
         ]
         self._fail(dropped, error)
         return [task for task in tasks if task not in dropped]
@@ -424,11 +415,12 @@ class Threads(NamedTuple):
             psycopg.Error: A connection cannot be opened.
         """
         outages = OutageLog()
-        runs = {"appends": run_appends, "large_appends": run_large_appends, "submits": run_group}
+        together = ("appends", "submits")
+        durable = ("large_appends", *together)
         threads = cls(
             *(
                 DatabaseThread(
-                    database, name, runs.get(name, run_each), durable=name in runs, outages=outages
+                    database, name, together=name in together, durable=name in durable, outages=outages
                 )
                 for name in cls._fields
             )

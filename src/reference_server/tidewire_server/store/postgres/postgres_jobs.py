@@ -34,7 +34,7 @@ from tidewire_server.store.postgres.postgres_log import (
     extent_of,
 )
 from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless, places
-from tidewire_server.store.postgres.retention import delete_jobs, expire
+from tidewire_server.store.postgres.retention import delete_jobs, expire, expired
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
 from tidewire_server.store.records import (
     SHARED_ATTEMPTS,
@@ -100,7 +100,7 @@ _ADD: Final = f"""
         SELECT %(endpoint)s, %(principal)s, found.turn + i.n, new.number, i.item, i.key, i.cost, %(placed)s
         FROM found, new,
             unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n))
-    SELECT found.used, found.body, found.jobs, found.waiting, found.own, found.mine, new.number
+    SELECT found.body, found.jobs, found.waiting, found.own, found.used, coalesce(found.mine, new.number) IS NOT NULL
     FROM found LEFT JOIN new ON true
 """  # noqa: S608
 
@@ -253,29 +253,24 @@ class PostgresJobs(KeyReservations):
             "max_jobs": endless(limits.jobs_of_principal),
         }
 
-        def result(found: list[Rows]) -> None:
-            used, body, jobs, waiting, own_items, mine, number = found[0][0]
-            if number is not None or mine is not None:
-                return
-            if used is not None:
-                raise KeyUsedError(KeyUse(body, used))
-            if jobs >= limits.jobs_of_principal:
-                raise TooManyJobsError
-            of_principal = waiting + len(new.entries) <= limits.items
-            raise QueueFullError(own_items if of_principal else waiting, of_principal=of_principal)
-
-        def then(_: None) -> None:
-            if key is not None:
+        def then(found: list[Rows]) -> None:
+            *_, used, is_added = found[0][0]
+            if key is not None and (is_added or used is not None):
                 self._in_flight.pop(key, None)
-            self._queue.added(record.endpoint, len(new.entries))
+            if is_added:
+                self._queue.added(record.endpoint, len(new.entries))
 
         principals = (record.principal,) if key is None else (record.principal, key.principal)
-        try:
-            await self._submits.do(Command([_ADD], parameters, result, principals), then)
-        except KeyUsedError:
-            if key is not None:
-                await self.release_key(key)
-            raise
+        found = await self._submits.do(Command([_ADD], parameters, principals=principals), then)
+        body, jobs, waiting, own_items, used, is_added = found[0][0]
+        if is_added:
+            return
+        if used is not None:
+            raise KeyUsedError(KeyUse(body, used))
+        if jobs >= limits.jobs_of_principal:
+            raise TooManyJobsError
+        of_principal = waiting + len(new.entries) <= limits.items
+        raise QueueFullError(own_items if of_principal else waiting, of_principal=of_principal)
 
     async def get(self, job: str) -> JobRecord | Tombstone | None:
         written = self._written.get(job)
@@ -283,7 +278,7 @@ class PostgresJobs(KeyReservations):
             return written.record
         if not is_storable(job):
             return None
-        records, tombstones = await self._reads.do(Command([_GET, _GET_TOMBSTONE], {"id": job}, tuple))
+        records, tombstones = await self._reads.do(Command([_GET, _GET_TOMBSTONE], {"id": job}))
         if records:
             return record_of(records[0])
         return Tombstone(*tombstones[0]) if tombstones else None
@@ -297,12 +292,12 @@ class PostgresJobs(KeyReservations):
                 return None if log.is_closed else log
             return None if log.deleted else log
 
-        def then(found: Rows) -> None:
+        def then(found: list[Rows]) -> None:
             # Register the log in this callback. Otherwise the job could be deleted before its log is registered.
             nonlocal log
             log = self.log_in_use(job)
-            if log is None and found:
-                log = self._open_log(found[0])
+            if log is None and found[0]:
+                log = self._open_log(found[0][0])
 
         await self._reads.do(Command([_OPEN], {"id": job}), then)
         return log
@@ -365,9 +360,7 @@ class PostgresJobs(KeyReservations):
         self._server.stop_writing(job)
         parameters = {"id": job, "me": self._server.id}
         # Use the thread of claims and releases. Its transactions read one consistent state of the database.
-        found, rows, states = await self._submits.do(
-            Command([_REOPEN, _ROW_SIZES, _STATE_SIZES], parameters, tuple)
-        )
+        found, rows, states = await self._submits.do(Command([_REOPEN, _ROW_SIZES, _STATE_SIZES], parameters))
         if not found:
             return None
         *opened, submit, cancelled, purge, crashed, unread = found[0]
@@ -400,7 +393,7 @@ class PostgresJobs(KeyReservations):
             "items": [entry.index for entry in entries],
         }
 
-        def then(_: Rows) -> None:
+        def then(_: list[Rows]) -> None:
             log.stop_writing()
             self._queue.added(log.record.endpoint, len(entries))
 
@@ -440,9 +433,9 @@ class PostgresJobs(KeyReservations):
                 del self._logs.in_use[log.record.id]
 
     async def expire(self, now: float) -> float | None:
-        logs, jobs, due = await self._submits.do(expire(self._retention, now))
+        logs, jobs, due = expired(await self._submits.do(expire(self._retention, now)), now)
         for log in filter(None, map(self.log_in_use, logs)):
             log.forget_events()
         if jobs:
             await self._delete_jobs(jobs)
-        return due  # type: ignore[no-any-return]
+        return due

@@ -20,7 +20,7 @@ from tidewire_server.store.database.cached_log import AppendResult, BlockAppend,
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.frame_buffer import FrameBuffer
 from tidewire_server.store.log_interface import MAX_EPOCHS, Block, LogChunk, StateAt
-from tidewire_server.store.postgres.append_statements import ADD_PIECE
+from tidewire_server.store.postgres.append_statements import ADD_PIECE, append_block
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command
 from tidewire_server.store.postgres.database_threads import Threads
@@ -156,7 +156,7 @@ class OpenLogs:
             numbers = list(logs)
             heads = [logs[number].extent().head.seq for number in numbers]
             parameters = {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS}
-            rows, others = await self.threads.feed.do(Command([_NEW_ROWS, _READ_PROGRESS], parameters, tuple))
+            rows, others = await self.threads.feed.do(Command([_NEW_ROWS, _READ_PROGRESS], parameters))
             for number, own in groupby(rows, key=lambda row: row[0]):
                 log = logs[number]
                 if not log.add_rows(BlockRow(*row[1:]) for row in own):
@@ -292,7 +292,8 @@ class PostgresLog(CachedLog):
             self.deliver(append.block)
 
         try:
-            await (threads.large_appends if append.plan.large else threads.appends).do(append, then)
+            thread = threads.large_appends if append.plan.large else threads.appends
+            await append_block(thread, append, then)
         except HeadMovedError:
             # Another server is the new owner of the job, or its old owner while this server adopted it. In the second case, the next
             # call of `Jobs.adopt` returns the job again.

@@ -350,16 +350,16 @@ class PostgresQueue:
             statements = [CREATE, LOCK, *statements]
             parameters |= {"limit_name": limit.name, "limit": limit.calls}
 
-        def then(rows: Rows) -> None:
+        def then(found: list[Rows]) -> None:
             if limit is not None:
-                taken = sum(row[1] is not None for row in rows)
+                taken = sum(row[1] is not None for row in found[-1])
                 self._running[limit.name] += taken if which is _ANY else min(1, taken)
 
         for _ in range(_MAX_LOST_RACES):
             hints = found.hints
             try:
                 with self._counted(limit):
-                    rows = await self._control.do(Command(statements, parameters, repeat=False), then)
+                    *_, rows = await self._control.do(Command(statements, parameters, repeat=False), then)
             except StoreError as error:
                 self._failures.failed(error)
                 found.wait(_RETRY_SECONDS)
@@ -465,8 +465,8 @@ class PostgresQueue:
         return self._endpoints.get(endpoint) or _Endpoint()
 
     async def _query(self, sql: str, **parameters: Any) -> Rows:
-        found: Rows = await self._control.do(Command([sql], {"me": self._server, **parameters}, repeat=False))
-        return found
+        command = Command([sql], {"me": self._server, **parameters}, repeat=False)
+        return (await self._control.do(command))[-1]
 
     async def _read(self, sql: str, **parameters: Any) -> Rows:
         """Return the rows of a query, or none if the database failed."""

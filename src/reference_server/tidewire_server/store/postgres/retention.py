@@ -131,9 +131,7 @@ def delete_jobs(jobs: Sequence[str], retention: Retention, *, now: float, last: 
 
 
 def expire(retention: Retention, now: float) -> Command:
-    """Return the command that deletes expired entries. Its result is a tuple: the jobs whose events were deleted, the jobs that
-    the caller must delete, and the time at which the next entry expires, or None if there is none.
-    """
+    """Return the command that deletes expired entries. See `expired`."""
     parameters = {
         "now": now,
         "limit": _MAX_AT_ONCE,
@@ -143,10 +141,14 @@ def expire(retention: Retention, now: float) -> Command:
     }
     choices = (_EXPIRE_LOGS, _EXPIRED_JOBS, _EXCESS_JOBS)
     deletions = (_EXPIRE_TOMBSTONES, _EXPIRE_KEYS, _DELETE_EXCESS_KEYS, _DELETE_PROGRESS, _DELETE_SERVERS)
+    return Command([*choices, *deletions, _DUE], parameters)
 
-    def result(found: list[Rows]) -> tuple[list[str], list[str], float | None]:
-        logs, expired, excess = ([job for (job,) in rows] for rows in found[: len(choices)])
-        is_more = max(len(logs), len(expired), len(excess)) >= _MAX_AT_ONCE
-        return logs, [*expired, *excess], now if is_more else found[-1][0][0]
 
-    return Command([*choices, *deletions, _DUE], parameters, result)
+def expired(found: list[Rows], now: float) -> tuple[list[str], list[str], float | None]:
+    """Return what the command `expire` has found: the jobs whose events were deleted, the jobs that the caller must delete, and the
+    time at which the next entry expires, or None if there is none.
+    """
+    choices = [[job for (job,) in rows] for rows in found[:3]]
+    logs, *jobs = choices
+    is_more = max(map(len, choices)) >= _MAX_AT_ONCE
+    return logs, [job for rows in jobs for job in rows], now if is_more else found[-1][0][0]

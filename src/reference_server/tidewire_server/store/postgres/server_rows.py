@@ -157,7 +157,7 @@ class ServerRow:
 
         began = self._clock()
 
-        def then(found: tuple[Rows, ...]) -> None:
+        def then(found: list[Rows]) -> None:
             before, [[self._until]] = self._until, found[0]
             joins = before is None or self._until - before >= timedelta(seconds=_MAX_PAUSE)
             if joins:
@@ -166,7 +166,7 @@ class ServerRow:
             if joins:  # A server that has been alone sends no hints until its next beat.
                 self._notifier.send(BEAT)
 
-        command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT, _END_SESSIONS], parameters, tuple)
+        command = Command([_RENEW, _OWNED, _OTHERS, _LOST, CORRECT, _END_SESSIONS], parameters)
         _, owned, others, gone, *_ = await self._threads.control.do(command, then)
         jobs = [OwnedJob(job, frozenset(cancelled or ()), purge) for job, cancelled, purge in owned]
         # A job that has ended or was released since the beat began is not written any more.
