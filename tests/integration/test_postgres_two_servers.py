@@ -704,9 +704,9 @@ def test_entries_that_are_put_again_keep_their_positions(servers: Any) -> None:
             (taken,) = await second.queue.take("e")
             await second.jobs.reopen("a")
             await second.queue.put([taken, *entries[1:]])
-            assert [entry.index for entry in await second.queue.waiting("e")] == [1, 2, 0]
+            assert [entry.index for entry in await second.queue.waiting("e")] == [0, 1, 2]
             assert await first.queue.take("e", limit=3) == []
-            await second.queue.put([QueueEntry("e", "unknown", 0, "ada", 1.0)], [BatchSlot()])
+            await second.queue.put([QueueEntry("e", "unknown", 0, "ada", 1.0)])
             assert len(await second.queue.take("e", limit=9)) == 3
 
     run(body())

@@ -333,7 +333,8 @@ def test_late_joiners_have_the_key_of_their_batch_and_fit_it(opened: Any) -> Non
     run(body())
 
 
-def test_an_item_is_placed_later_and_keeps_its_position(opened: Any) -> None:
+@pytest.mark.parametrize("opened", sorted(OF_ONE_PROCESS), indirect=True)
+def test_an_item_gets_its_batch_key_later_and_keeps_its_position(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, _):
             serve(store, BOUNDS._replace(max_size=1))

@@ -18,8 +18,8 @@ class Queue(Protocol):
     """Queue of waiting items. Principals take turns, and the items of each principal are taken in the order in which
     they arrived.
 
-    Items of a batched endpoint are *placed* when their batch keys and costs are known. Only placed items are taken for
-    batches. `memory_batches` describes when a batch is ready, and which items it contains.
+    Items of a batched endpoint are taken for batches when their batch keys and costs are known. `memory_batches` describes
+    when a batch is ready, and which items it contains.
 
     `due` and `size` are synchronous. In a store in memory, `put`, `take`, `take_batch`, `discard` and `waiting` never
     suspend. No method raises `StoreError`: while the store fails, `take`, `take_batch` and `waiting` return nothing, and
@@ -45,15 +45,14 @@ class Queue(Protocol):
         ...
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
-        """Add items to the queue. Each item waits behind the earlier items of the same principal. An item that is already in
-        the queue keeps its position. An item that was taken before keeps its turn only in a store of one process. In a store of
-        several processes, it waits behind all items of its principal.
+        """Add items of one job to the queue. Each item waits behind the earlier items of the same principal. An item that is already
+        in the queue keeps its position, and an item that was taken before keeps its turn. In a store of several processes, do
+        nothing if this process does not own the job.
 
         Args:
             entries: Items of one job.
-            slots: Batch key and cost of each item, which place the items of a batched endpoint. None if a store of several
-                processes must use `NewJob.slots`, or if they are not known yet. In the latter case, a later call with the same
-                items places them.
+            slots: Batch key and cost of each item of a batched endpoint, or None if they are not known yet. In this case, a later
+                call with the same items adds them. A store of several processes uses `NewJob.slots` instead.
         """
         ...
 

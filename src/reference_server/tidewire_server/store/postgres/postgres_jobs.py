@@ -33,11 +33,10 @@ from tidewire_server.store.postgres.postgres_log import (
     PostgresLog,
     extent_of,
 )
-from tidewire_server.store.postgres.postgres_queue import PostgresQueue, endless, places
+from tidewire_server.store.postgres.postgres_queue import PUT, PostgresQueue, encode_key, endless
 from tidewire_server.store.postgres.retention import delete_jobs, expire, expired
 from tidewire_server.store.postgres.server_rows import READ_NOW, ServerRow
 from tidewire_server.store.records import (
-    SHARED_ATTEMPTS,
     Extent,
     JobRecord,
     Key,
@@ -80,7 +79,7 @@ _ADD: Final = f"""
         SELECT %(id)s, %(principal)s, %(endpoint)s, %(batch)s, %(n)s::int, %(created_at)s, %(traceparent)s, %(attempt)s, %(status)s,
             %(usage)s, %(submit)s, now() + make_interval(secs => %(deadline)s::float8),
             make_interval(secs => %(grace)s::float8), {READ_NOW}, %(starts)s::bigint[], %(columns)s,
-            CASE WHEN %(placed)s THEN %(keys)s::text[] END, CASE WHEN %(placed)s THEN %(costs)s::float8[] END
+            %(keys)s::text[], %(costs)s::float8[]
         FROM found WHERE mine IS NULL AND used IS NULL AND jobs < %(max_jobs)s
             AND waiting + %(n)s::int <= %(max_items)s AND own + %(n)s::int <= %(max_own)s
         RETURNING number),
@@ -97,7 +96,7 @@ _ADD: Final = f"""
         SELECT number, %(seq)s::bigint, %(epoch)s::bigint, %(columns)s::bytea, %(state)s::bytea FROM new),
     queued AS (
         INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
-        SELECT %(endpoint)s, %(principal)s, found.turn + i.n, new.number, i.item, i.key, i.cost, %(placed)s
+        SELECT %(endpoint)s, %(principal)s, found.turn + i.n, new.number, i.item, i.key, coalesce(i.cost, 0), true
         FROM found, new,
             unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n))
     SELECT found.body, found.jobs, found.waiting, found.own, found.used, coalesce(found.mine, new.number) IS NOT NULL
@@ -179,20 +178,6 @@ _KEEP_TICKETS: Final = """
     DELETE FROM ticket t USING job j
     WHERE t.job = j.number AND j.id = %(id)s AND j.owner = %(me)s AND t.item <> ALL (%(items)s::int[])
 """
-# Items that had started run before those items of their job that had only waited, to keep the order. The text of the key is
-# that of `encode_key((key, job.id))` after `SHARED_ATTEMPTS`, see `slot_of_attempt`.
-_ADD_TICKETS: Final = f"""
-    INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
-    SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
-            coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
-        j.number, i.item,
-        CASE WHEN j.attempt <= {SHARED_ATTEMPTS} THEN j.keys[i.item + 1]
-            ELSE '[' || coalesce(j.keys[i.item + 1], 'null') || ',"' || j.id || '"]' END,
-        coalesce(j.costs[i.item + 1], 0), true
-    FROM job j, unnest(%(items)s::int[]) WITH ORDINALITY AS i (item, n)
-    WHERE j.id = %(id)s AND j.owner = %(me)s
-    ON CONFLICT DO NOTHING
-"""  # noqa: S608
 # The time without readers begins again, because a server does not record its readers of the jobs that it runs.
 _RELEASE: Final = f"""
     UPDATE job SET owner = NULL, held = false, read_at = {READ_NOW},
@@ -247,7 +232,8 @@ class PostgresJobs(KeyReservations):
             "seq": at.cursor.seq,
             "state": orjson.dumps(at.view.value()),
             "items": [entry.index for entry in new.entries],
-            **places(len(new.entries), new.slots),
+            "keys": None if new.slots is None else [encode_key(slot.key) for slot in new.slots],
+            "costs": None if new.slots is None else [slot.cost for slot in new.slots],
             "max_items": endless(limits.items),
             "max_own": endless(limits.items_of_principal),
             "max_jobs": endless(limits.jobs_of_principal),
@@ -397,7 +383,7 @@ class PostgresJobs(KeyReservations):
             log.stop_writing()
             self._queue.added(log.record.endpoint, len(entries))
 
-        statements = [_KEEP_TICKETS, _ADD_TICKETS, _RELEASE]
+        statements = [_KEEP_TICKETS, PUT, _RELEASE]
         try:
             await self._submits.do(Command(statements, parameters, order=log.number), then)
         except StoreError:

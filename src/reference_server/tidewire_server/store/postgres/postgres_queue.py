@@ -36,6 +36,7 @@ from tidewire_server.store.postgres.global_limits import (
 )
 from tidewire_server.store.postgres.notifications import TICKETS, Notifier
 from tidewire_server.store.records import (
+    SHARED_ATTEMPTS,
     BatchBounds,
     BatchItem,
     BatchSlot,
@@ -60,8 +61,8 @@ _AVAILABLE: Final = """
 """
 _ANY: Final = "t.principal <> ALL (%(skip)s::text[])"
 # The planner finds a good plan for either condition, but not for IS NOT DISTINCT FROM.
-_WITH_KEY: Final = "t.placed AND t.key = %(key)s"
-_WITHOUT_KEY: Final = "t.placed AND t.key IS NULL"
+_WITH_KEY: Final = "t.key = %(key)s"
+_WITHOUT_KEY: Final = "t.key IS NULL"
 # The first item that does not fit ends the batch.
 _TAKE: Final = f"""
     WITH candidates AS MATERIALIZED (
@@ -108,23 +109,23 @@ _REFUSED: Final = """
 _GROUPS: Final = f"""
     SELECT t.key, count(*), sum(t.cost), extract(epoch FROM clock_timestamp() - min(t.arrived))::float8
     FROM ticket t JOIN job j ON j.number = t.job
-    WHERE t.endpoint = %(endpoint)s AND t.placed AND {_AVAILABLE}
+    WHERE t.endpoint = %(endpoint)s AND {_AVAILABLE}
     GROUP BY t.key ORDER BY min(ARRAY[t.turn, t.id])
 """  # noqa: S608
-_PUT: Final = """
+# Items that had started run before those items of their job that had only waited, to keep the order. The text of the key is
+# that of `encode_key((key, job.id))` after `SHARED_ATTEMPTS`, see `slot_of_attempt`.
+PUT: Final = f"""
     INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
-    SELECT %(endpoint)s, %(principal)s, greatest(
-            (SELECT max(turn) FROM ticket WHERE endpoint = %(endpoint)s AND principal = %(principal)s),
-            (SELECT turn FROM endpoint WHERE name = %(endpoint)s), 0) + i.n, j.number, i.item,
-        CASE WHEN %(placed)s THEN i.key ELSE j.keys[i.item + 1] END,
-        CASE WHEN %(placed)s THEN i.cost ELSE coalesce(j.costs[i.item + 1], 0) END,
-        %(placed)s OR j.costs IS NOT NULL
-    FROM unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n)
-        JOIN job j ON j.id = %(job)s AND j.ended_at IS NULL
-    ORDER BY i.n
-    ON CONFLICT (job, item) DO UPDATE SET key = EXCLUDED.key, cost = EXCLUDED.cost, placed = true
-        WHERE EXCLUDED.placed AND NOT ticket.placed
-"""
+    SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
+            coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
+        j.number, i.item,
+        CASE WHEN j.attempt <= {SHARED_ATTEMPTS} THEN j.keys[i.item + 1]
+            ELSE '[' || coalesce(j.keys[i.item + 1], 'null') || ',"' || j.id || '"]' END,
+        coalesce(j.costs[i.item + 1], 0), true
+    FROM job j, unnest(%(items)s::int[]) WITH ORDINALITY AS i (item, n)
+    WHERE j.id = %(id)s AND j.owner = %(me)s
+    ON CONFLICT DO NOTHING
+"""  # noqa: S608
 _DISCARD: Final = """
     DELETE FROM ticket t USING job j WHERE t.job = j.number AND j.id = %(job)s AND t.item = %(item)s
 """
@@ -150,37 +151,19 @@ def encode_key(key: Hashable) -> str | None:
     Raises:
         EndpointFunctionError: The key, or a part of it, is not None, a string, a number, a bool or a tuple.
     """
-    if key is None:
-        return None
-    _check_key(key)
-    return json.dumps(key, separators=(",", ":"))
+    return None if key is None else json.dumps(key, separators=(",", ":"), default=_refuse_part)
 
 
-def _check_key(key: object) -> None:
-    if isinstance(key, tuple):
-        for part in key:
-            _check_key(part)
-    elif not (key is None or isinstance(key, str | int | float)):
-        raise EndpointFunctionError(
-            f"the endpoint's key function returned a {type(key).__name__}; with a log in PostgreSQL, a batch key consists of "
-            "None, strings, numbers, bools and tuples of these"
-        )
+def _refuse_part(part: object) -> None:
+    raise EndpointFunctionError(
+        f"the endpoint's key function returned a {type(part).__name__}; with a log in PostgreSQL, a batch key consists of "
+        "None, strings, numbers, bools and tuples of these"
+    )
 
 
 def decode_key(text: str | None) -> Hashable:
     """Return the batch key of a text that `encode_key` has returned."""
     return None if text is None else _with_tuples(json.loads(text))
-
-
-def places(number: int, slots: Sequence[BatchSlot] | None) -> dict[str, Any]:
-    """Return the SQL parameters for the batch keys and costs of items, from `slots` if it is not None.
-
-    Raises:
-        EndpointFunctionError: A batch key cannot be stored.
-    """
-    found = [BatchSlot()] * number if slots is None else slots
-    keys, costs = [encode_key(slot.key) for slot in found], [slot.cost for slot in found]
-    return {"placed": slots is not None, "keys": keys, "costs": costs}
 
 
 def _with_tuples(value: Any) -> Hashable:
@@ -246,7 +229,7 @@ class PostgresQueue:
         """Create the queue.
 
         Args:
-            threads: Threads of the store. Items are added in `submits`, because another server that adds items may block this.
+            threads: Threads of the store. Items are added in `submits`, because another server may have locked their job.
             notifier: Notifier that informs other servers.
         """
         self._control = threads.control
@@ -280,16 +263,11 @@ class PostgresQueue:
         self._notifier.listen()
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
-        endpoint, job, _, principal, *_ = entries[0]
-        parameters = {
-            "endpoint": endpoint,
-            "principal": principal,
-            "job": job,
-            "items": [entry.index for entry in entries],
-            **places(len(entries), slots),
-        }
+        del slots
+        endpoint, job, *_ = entries[0]
+        items = [entry.index for entry in entries]
         try:
-            await self._submits.do(Command([_PUT], parameters, principals=(principal,)))
+            await self._submits.run(PUT, me=self._server, id=job, items=items)
         except StoreError as error:
             level = logging.DEBUG if error.logged else logging.ERROR
             _log.log(level, "the items of job %s are not added to the queue now: %s", job, error)
