@@ -36,14 +36,8 @@ _SET_RECORD: Final = (
 )
 _SET_ENDED: Final = f"""
     {_SET_RECORD}, owner = NULL, held = false, submit = NULL, cancelled = NULL, purge = false, keys = NULL, costs = NULL,
-    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s,
-    kept_bytes = %(own_bytes)s::bigint
-        + (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = %(job)s AND last > %(cut_seq)s)
-        + (SELECT coalesce(sum(octet_length(state)), 0) FROM state
-            WHERE job = %(job)s AND seq >= %(cut_seq)s AND seq <> %(state_seq)s)
-        + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece
-            WHERE job = %(job)s AND seq >= %(cut_seq)s AND (seq > %(cut_seq)s OR is_state))
-"""  # noqa: S608
+    ended_at = %(ended_at)s, expires_at = %(expires_at)s, done = %(done_message)s, log_until = %(log_until)s
+"""
 _CHANGE: Final = """
     WITH added AS (
         INSERT INTO block (job, first, last, epoch, done, ends, frames)
@@ -143,14 +137,13 @@ def _command(append: BlockAppend, content: Content) -> Command:
     parameters |= {
         **arrays_of(rows[1:]),
         "cut_seq": 0 if plan.cut is None else plan.cut.cursor.seq,
-        "state_seq": -1 if state is None else at.cursor.seq,
+        "state_seq": at.cursor.seq,
         "state_epoch": at.cursor.epoch,
         "state": state,
         "base_epoch": base.epoch,
         "base_seq": base.seq,
         "starts": [number for start in append.extent.starts for number in start],
         "columns": encode_columns(at.columns),
-        "own_bytes": sum(map(len, own)),
         "own_keys": [each for each in own if is_key(each)],
         "is_new_epoch": is_new_epoch,
         "ends_job": append.ended is not None,

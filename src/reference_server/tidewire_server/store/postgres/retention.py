@@ -44,11 +44,15 @@ _EXPIRE_LOGS: Final = f"""
     pieces AS (DELETE FROM piece p USING due d
         WHERE p.job = d.number AND (p.seq < d.last - 1 OR p.seq = d.last - 1 AND NOT p.is_state))
     UPDATE job j SET log_until = NULL, base_epoch = coalesce(d.epoch, j.base_epoch), base_seq = coalesce(d.last - 1, j.base_seq),
-        kept_bytes = (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = d.number AND last >= d.last)
-            + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = d.number AND seq >= d.last - 1)
-            + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece
-                WHERE job = d.number AND seq >= d.last - 1 AND (seq >= d.last OR is_state))
+        kept_bytes = NULL
     FROM due d WHERE j.number = d.number RETURNING j.id
+"""  # noqa: S608
+# Measure here, and not in the append that ends a job, because the appends of other jobs would wait.
+_MEASURE: Final = f"""
+    UPDATE job j SET kept_bytes = (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = j.number)
+        + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = j.number)
+        + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece WHERE job = j.number)
+    WHERE ended_at IS NOT NULL AND kept_bytes IS NULL AND {_LOCKED}
 """  # noqa: S608
 _EXPIRED_JOBS: Final = f"""
     SELECT id FROM job WHERE expires_at <= %(now)s AND {_LOCKED} ORDER BY expires_at, number LIMIT %(limit)s
@@ -139,7 +143,7 @@ def expire(retention: Retention, now: float) -> Command:
         "max_bytes": retention.max_retained_bytes,
         "max_keys": retention.max_tombstones,
     }
-    choices = (_EXPIRE_LOGS, _EXPIRED_JOBS, _EXCESS_JOBS)
+    choices = (_EXPIRE_LOGS, _EXPIRED_JOBS, _MEASURE, _EXCESS_JOBS)
     deletions = (_EXPIRE_TOMBSTONES, _EXPIRE_KEYS, _DELETE_EXCESS_KEYS, _DELETE_PROGRESS, _DELETE_SERVERS)
     return Command([*choices, *deletions, _DUE], parameters)
 
@@ -148,7 +152,7 @@ def expired(found: list[Rows], now: float) -> tuple[list[str], list[str], float 
     """Return what the command `expire` has found: the jobs whose events were deleted, the jobs that the caller must delete, and the
     time at which the next entry expires, or None if there is none.
     """
-    choices = [[job for (job,) in rows] for rows in found[:3]]
+    choices = [[job for (job,) in rows] for rows in found[:4]]
     logs, *jobs = choices
     is_more = max(map(len, choices)) >= _MAX_AT_ONCE
     return logs, [job for rows in jobs for job in rows], now if is_more else found[-1][0][0]
