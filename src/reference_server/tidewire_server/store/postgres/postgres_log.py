@@ -1,12 +1,12 @@
 """Event log of one job in the database, both for the server that runs the job and for all others.
 
     this server runs the job:   append ──► `append_statements` ──► readers
-    another server runs it:     `OpenLogs` ──► `add_rows` ──► readers
+    another server runs it:     `OpenLogs` ──► `update` ──► readers
 
 `cached_log` serves most readers from memory.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -14,12 +14,11 @@ from weakref import WeakValueDictionary
 import orjson
 
 from tidewire.protocol.cursor import Cursor
-from tidewire.protocol.sse import Decoder
 from tidewire_server.store.database.block_rows import BlockRow, Piece, events_after, state_of
 from tidewire_server.store.database.cached_log import AppendResult, BlockAppend, CachedLog, record_columns
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.frame_buffer import FrameBuffer
-from tidewire_server.store.log_interface import MAX_EPOCHS, Block, LogChunk, StateAt
+from tidewire_server.store.log_interface import Block, LogChunk, StateAt
 from tidewire_server.store.postgres.append_statements import ADD_PIECE, append_block
 from tidewire_server.store.postgres.coalesced_work import CoalescedWork
 from tidewire_server.store.postgres.connections import Command
@@ -28,8 +27,9 @@ from tidewire_server.store.postgres.notifications import EVENTS, Notifier
 from tidewire_server.store.records import Extent, JobRecord, Retention
 from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
+_MAX_LOGS: Final = 64
 _MAX_ROWS: Final = 256
-"""Number of rows that one query for new events returns."""
+"""Maximum number of logs that are read together, and of their new rows."""
 
 INTERVAL: Final = 0.25
 """Minimum time between two writes of progress, in seconds."""
@@ -43,8 +43,6 @@ EXTENT_COLUMNS: Final = """
 EXTENT_TABLES: Final = """
     job j LEFT JOIN LATERAL (SELECT epoch, last, done FROM block WHERE job = j.number ORDER BY last DESC LIMIT 1) h ON true
 """
-_EXTENT: Final = f"SELECT {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.number = %(job)s"  # noqa: S608
-
 _READ: Final = """
     SELECT b.last, b.ends, b.frames FROM whole_block b JOIN (
         SELECT last, sum(size) OVER (ORDER BY last) - size AS before FROM (
@@ -65,15 +63,16 @@ _STATE: Final = """
 _OLDEST_STATE: Final = """
     SELECT seq, epoch, columns, state FROM whole_state WHERE job = %(job)s ORDER BY seq LIMIT 1
 """
+# The progress of an earlier owner of the job does not count.
+_EXTENTS: Final = f"""
+    SELECT j.number, p.events, {EXTENT_COLUMNS} FROM {EXTENT_TABLES}
+    LEFT JOIN progress p ON p.job = j.number AND p.server = j.owner WHERE j.number = ANY (%(jobs)s::bigint[])
+"""  # noqa: S608
 _NEW_ROWS: Final = """
     SELECT b.job, b.first, b.last, b.epoch, b.done, b.ends, b.frames
     FROM unnest(%(jobs)s::bigint[], %(heads)s::bigint[]) AS w (job, head)
     JOIN whole_block b ON b.job = w.job AND b.last > w.head
     ORDER BY b.job, b.last LIMIT %(limit)s
-"""
-_READ_PROGRESS: Final = """
-    SELECT w.job, j.number IS NULL, p.events FROM unnest(%(jobs)s::bigint[]) AS w (job)
-    LEFT JOIN job j ON j.number = w.job LEFT JOIN progress p ON p.job = w.job AND p.server = j.owner
 """
 _SET_PROGRESS: Final = """
     INSERT INTO progress (job, server, events)
@@ -140,35 +139,41 @@ class OpenLogs:
             self._reading.request()
 
     async def refresh(self, log: "PostgresLog") -> None:
-        """Read the new events of one log now, so that its extent is that of the database.
+        """Read the extent and the new events of one log now.
 
         Raises:
             StoreError: The database cannot be read.
         """
-        await self._read({log.number: log})
+        await self._read([log])
 
     async def _read_due(self) -> None:
         due, self._due = self._due, set()
-        await self._read({number: self._followed[number] for number in due if number in self._followed})
+        logs = [self._followed[number] for number in due if number in self._followed]
+        for start in range(0, len(logs), _MAX_LOGS):
+            await self._read(logs[start : start + _MAX_LOGS])
 
-    async def _read(self, logs: "dict[int, PostgresLog]") -> None:
-        while logs:
-            numbers = list(logs)
-            heads = [logs[number].extent().head.seq for number in numbers]
-            parameters = {"jobs": numbers, "heads": heads, "limit": _MAX_ROWS}
-            rows, others = await self.threads.feed.do(Command([_NEW_ROWS, _READ_PROGRESS], parameters))
-            for number, own in groupby(rows, key=lambda row: row[0]):
-                log = logs[number]
-                if not log.add_rows(BlockRow(*row[1:]) for row in own):
-                    await log.reload()
-            for number, is_deleted, events in others:
-                if is_deleted:
-                    logs[number].close()
-                else:
-                    found = {} if events is None else orjson.loads(events)
-                    logs[number].replace_progress({key: frame.encode() for key, frame in found.items()})
-            # The query has returned its maximum number of rows, so the rows of the last job may be incomplete.
-            logs = {} if len(rows) < _MAX_ROWS else {n: log for n, log in logs.items() if n >= rows[-1][0]}
+    async def _read(self, logs: "Sequence[PostgresLog]") -> None:
+        parameters = {
+            "jobs": [log.number for log in logs],
+            "heads": [log.extent().head.seq for log in logs],
+            "limit": _MAX_ROWS,
+        }
+        # The second statement may return rows that were committed after the first one.
+        found, new = await self.threads.feed.do(Command([_EXTENTS, _NEW_ROWS], parameters))
+        stored = {number: row for number, *row in found}
+        rows = {number: [*own] for number, own in groupby(new, key=lambda row: row[0])}
+        for log in logs:
+            if log.has_writer or log.is_closed:
+                continue
+            if log.number not in stored:
+                log.close()
+                continue
+            events, *columns = stored[log.number]
+            extent = extent_of(columns, self.place)
+            # This server may have written the log in the meantime.
+            if extent.head.seq >= log.extent().head.seq:
+                log.update(extent, [BlockRow(*row[1:]) for row in rows.get(log.number, ())])
+            log.replace_progress({} if events is None else orjson.loads(events))
 
     # ---- progress of jobs that run here ------------------------------------------------------------------------
 
@@ -195,7 +200,7 @@ class OpenLogs:
             self.notifier.send(EVENTS, number)
 
 
-def extent_of(row: tuple[Any, ...], place: str) -> Extent:
+def extent_of(row: Sequence[Any], place: str) -> Extent:
     """Return the extent of a log from the values of `EXTENT_COLUMNS`.
 
     Raises:
@@ -239,7 +244,7 @@ class PostgresLog(CachedLog):
         )
         found = events_after(rows, after, max_bytes)
         if found is None:  # The events were trimmed, perhaps by another server.
-            await self.reload()
+            await self._logs.refresh(self)
         return found
 
     async def _load_state(self, *, oldest: bool = False) -> StateAt:
@@ -315,14 +320,14 @@ class PostgresLog(CachedLog):
         """Return the latest progress events by their keys."""
         return {key: frame.decode() for key, (_, frame) in self._ephemeral.items() if key != _QUEUE}
 
-    def replace_progress(self, events: Mapping[str, bytes]) -> None:
+    def replace_progress(self, events: Mapping[str, str]) -> None:
         """Set the progress that another server has stored. If this server runs the job, or it has ended, do nothing."""
         if self.has_writer or self._extent.ended or self._closed:
             return
         for key in self._ephemeral.keys() - events.keys() - {_QUEUE}:
             self.set_ephemeral_event(key, None)
-        for key, frame in events.items():
-            if self._ephemeral.get(key, (0, b""))[1] != frame:
+        for key, text in events.items():
+            if self._ephemeral.get(key, (0, b""))[1] != (frame := text.encode()):
                 self.set_ephemeral_event(key, frame)
 
     # ---- for the store -----------------------------------------------------------------------------------------
@@ -340,7 +345,7 @@ class PostgresLog(CachedLog):
         self._schedule, self._closed = schedule, False
         self._logs.written[record.id] = self
         self._logs.unfollow(self)
-        self.replace_extent(extent)
+        self.update(extent)
 
     def stop_writing(self) -> None:
         """Make this server a reader of the log, because the job has ended, or another server may become its writer. The readers
@@ -354,54 +359,30 @@ class PostgresLog(CachedLog):
         if self._watchers and not (self.has_writer or self._extent.ended or self._closed):
             self._logs.follow(self)
 
-    def replace_extent(self, extent: Extent) -> None:
-        """Update the extent from the stored log, because this object may have missed some events."""
-        if extent.head != self._extent.head:
-            self._tail, self._state = FrameBuffer(extent.head.seq), None
-        moved, self._extent = extent != self._extent, extent
-        if moved:
-            self.deliver(None)
+    def update(self, extent: Extent, rows: Sequence[BlockRow] = ()) -> None:
+        """Set the extent to that of the stored log, and wake the readers if it has changed.
 
-    def add_rows(self, rows: Iterable[BlockRow]) -> bool:
-        """Add events that another server has appended, and wake the readers.
-
-        Returns:
-            Whether the events follow the last event of this object. If not, the caller must `reload` the log.
+        Args:
+            extent: The stored extent.
+            rows: New rows in the order of their events. If some are missing, the readers read all of them from the database.
         """
-        before = self._extent.head
-        for row in rows:
-            head = self._extent.head
-            if row.last <= head.seq:
-                continue
-            if row.first != head.seq + 1 or self.has_writer:
-                return self.has_writer
-            events = row.events()
-            starts, columns = self._extent.starts, self._extent.columns
-            if row.epoch != head.epoch:
-                starts = (*starts, Cursor(row.epoch, row.first))[-MAX_EPOCHS:]
-                columns = _columns_of_snapshot(events[0])
-            self._extent = Extent(self._extent.base, Cursor(row.epoch, row.last), row.done, starts, columns)
-            self._add_to_tail(events)
-        if self._extent.head != before:
+        head = self._extent.head
+        if extent == self._extent:
+            return
+        if extent.head != head:
+            new = [row for row in rows if head.seq < row.last <= extent.head.seq]
+            if new and (new[0].first, new[-1].last) == (head.seq + 1, extent.head.seq):
+                for row in new:
+                    self._add_to_tail(row.events())
+            else:
+                self._tail = FrameBuffer(extent.head.seq)
             self._state = None
             self.set_ephemeral_event(_QUEUE, None)
-            if self._extent.ended:
-                self.clear_ephemeral_events()
-                self._logs.unfollow(self)
-            self.deliver(None)
-        return True
-
-    async def reload(self) -> None:
-        """Load the extent, because events were trimmed or the job was deleted. If this server is the log's writer, do
-        nothing.
-        """
-        rows = await self._logs.threads.reads.run(_EXTENT, job=self.number)
-        if self.has_writer or self._closed:
-            return
-        if rows:
-            self.replace_extent(extent_of(rows[0], self._logs.place))
-        else:
-            self.close()
+        self._extent = extent
+        if extent.ended:
+            self.clear_ephemeral_events()
+            self._logs.unfollow(self)
+        self.deliver(None)
 
     def close(self, *, written_here: bool = False) -> None:
         """Reject further appends, because the job was deleted. Readers can still read the data in memory.
@@ -425,12 +406,6 @@ class PostgresLog(CachedLog):
             await self.state()
             await self._load_end()
         except StoreError:
-            await self.reload()  # Another server may have deleted the job already.
+            await self._logs.refresh(self)  # Another server may have deleted the job already.
             if not self._closed:
                 raise
-
-
-def _columns_of_snapshot(event: bytes) -> tuple[str, ...]:
-    (snapshot,) = Decoder().feed(event)
-    columns: list[str] = orjson.loads(snapshot.data)["columns"]
-    return tuple(columns)
