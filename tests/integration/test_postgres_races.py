@@ -192,10 +192,9 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
     async def body(first: Any, second: Any) -> None:
         clock = Clock()
         key = Key("ada", "e", "k")
-        await first.jobs.reserve_key(key, b"h")
         await (writer := Writer()).submit(first, items=2, key=key)
         assert await first.jobs.unfinished("ada") == 1
-        assert (await second.jobs.reserve_key(key, b"h")).job == "a"
+        assert (await second.jobs.find_key(key)).job == "a"
         assert len(await second.queue.waiting("e")) == 2
         assert await first.jobs.save_cancelled("a", [1])
         assert await first.jobs.adopt({"e"}) == ["a"]
@@ -287,9 +286,6 @@ def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(open_stor
     async def body(*stores: Any) -> None:
         for step in range(rounds):
             key = Key("ada", "e", f"k{step}")
-            # Each server has reserved the key for itself.
-            for store in stores:
-                await store.jobs.reserve_key(key, b"digest")
 
             async def submit(number: int, step: int = step, key: Key = key) -> str:
                 writer = Writer(f"j{step}-{number}")
@@ -302,7 +298,7 @@ def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(open_stor
             racers = 50 if step == 0 else 6
             found = await asyncio.gather(*(submit(number) for number in range(racers)))
             assert len(set(found)) == 1
-            assert (await stores[0].jobs.reserve_key(key, b"")).job == found[0]
+            assert (await stores[0].jobs.find_key(key)).job == found[0]
         assert await stores[0].jobs.unfinished("ada") == rounds
 
     serving(open_stores, 2, body)

@@ -14,7 +14,7 @@ from tidewire_server import Server
 from tidewire_server.errors import ProblemError
 from tidewire_server.jobs.job_service import JobService
 from tidewire_server.store.open_store import open_store
-from tidewire_server.store.records import BatchSlot, JobRecord, KeyUse, QueueEntry
+from tidewire_server.store.records import BatchSlot, JobRecord, Key, QueueEntry
 from tidewire_server.store.store_errors import KeyUsedError
 
 
@@ -71,16 +71,16 @@ def test_a_request_that_loses_its_key_during_the_commit_is_a_replay() -> None:
         async with job_service(server, open_store(server.settings)) as service:
             endpoint, text = service.endpoints["echo"], b'{"input":{"text":"a"}}'
             first = await service.submit("ada", endpoint, text, "k")
-            use = await service.store.jobs.reserve_key(("ada", "echo", "k"), b"")  # type: ignore[arg-type]
+            use = await service.store.jobs.find_key(Key("ada", "echo", "k"))
             assert use is not None
 
-            async def reserve_key(key: Any, digest: bytes) -> None:
-                """Reserve the key as another process would, which does not know the first job yet."""
+            async def find_key(key: Any) -> None:
+                """Find nothing, like another process that does not know the first job yet."""
 
             async def add(new: Any, own: Any) -> None:
-                raise KeyUsedError(KeyUse(use.body, use.job))
+                raise KeyUsedError(use)
 
-            service.store.jobs.reserve_key, service.store.jobs.add = reserve_key, add  # type: ignore[method-assign]
+            service.store.jobs.find_key, service.store.jobs.add = find_key, add  # type: ignore[method-assign]
             second = await service.submit("ada", endpoint, text, "k")
             assert (second.record.id, second.replayed) == (first.record.id, True)
             with pytest.raises(ProblemError) as error:

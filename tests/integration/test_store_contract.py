@@ -218,7 +218,7 @@ def test_ended_jobs_expire_in_steps(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             jobs, key = store.jobs, Key("ada", "e", "k")
-            assert await jobs.reserve_key(key, b"hash") is None
+            assert await jobs.find_key(key) is None
             await add_job(store, "a", clock, key=key)
             log = await jobs.log("a")
             assert await jobs.expire(1000) == 1010
@@ -232,9 +232,9 @@ def test_ended_jobs_expire_in_steps(opened: Any) -> None:
             assert await jobs.expire(1020) == 1040
             assert await jobs.get("a") == Tombstone("a", "ada")
             assert await jobs.log("a") is None
-            assert (await jobs.reserve_key(key, b"other")).job == "a"
+            assert (await jobs.find_key(key)).job == "a"
             await jobs.expire(1040)
-            assert (await jobs.reserve_key(key, b"other")) is None
+            assert (await jobs.find_key(key)) is None
             await jobs.expire(1051)
             assert await jobs.get("a") is None
 
@@ -292,16 +292,15 @@ def test_a_running_job_and_its_key_never_expire(opened: Any) -> None:
     async def body() -> None:
         async with opened() as (store, clock):
             key = Key("ada", "e", "k")
-            await store.jobs.reserve_key(key, b"hash")
             writer = await add_job(store, "a", clock, ended=False, key=key)
             await store.jobs.expire(1e9)
             assert await store.jobs.expire(1e9) is None
             assert await store.jobs.get("a") is writer.record
-            assert (await store.jobs.reserve_key(key, b"hash")).job == "a"
+            assert (await store.jobs.find_key(key)).job == "a"
             assert await store.jobs.unfinished("ada") == 1
             assert await store.jobs.unfinished("bob") == 0
             await store.jobs.delete_job("a")
-            assert await store.jobs.reserve_key(key, b"hash") is None
+            assert await store.jobs.find_key(key) is None
 
     run(body())
 
@@ -311,13 +310,12 @@ def test_ended_jobs_tombstones_and_keys_are_bounded(opened: Any) -> None:
         async with opened() as (store, clock):
             jobs = store.jobs
             for number in range(7):
-                await jobs.reserve_key(key := Key("ada", "e", f"k{number}"), b"")
-                await add_job(store, f"j{number}", clock, key=key)
+                await add_job(store, f"j{number}", clock, key=Key("ada", "e", f"k{number}"))
                 await jobs.expire(clock.now)
             kinds = [type(await jobs.get(f"j{number}")) for number in range(7)]
             assert kinds == [type(None)] * 2 + [Tombstone] * 2 + [JobRecord] * 3
-            assert (await jobs.reserve_key(Key("ada", "e", "k6"), b"")).job == "j6"
-            assert await jobs.reserve_key(Key("ada", "e", "k0"), b"") is None
+            assert (await jobs.find_key(Key("ada", "e", "k6"))).job == "j6"
+            assert await jobs.find_key(Key("ada", "e", "k0")) is None
             assert await jobs.unfinished("ada") == 0
 
     run(body())
@@ -362,23 +360,6 @@ def test_an_open_log_of_a_deleted_job_stays_readable_but_refuses_appends(
                 await log.append(Cursor(1, 2), Block([b"id:1-3\ndata:1\n\n"], writer.at()))
             assert await store.jobs.unfinished("ada") == 0
             assert await store.jobs.log("a") is None
-
-    run(body())
-
-
-def test_a_key_is_reserved_once_by_concurrent_callers_and_can_be_released(opened: Any) -> None:
-    async def body() -> None:
-        async with opened() as (store, clock):
-            key = Key("ada", "e", "k")
-            found = await asyncio.gather(*(store.jobs.reserve_key(key, b"x") for _ in range(3)))
-            assert [each if each is None else each.job for each in found] == [None, None, None]
-            assert sum(each is None for each in found) == 1
-            await store.jobs.release_key(key)
-            assert await store.jobs.reserve_key(key, b"y") is None
-            await add_job(store, "a", clock, key=key)
-            use = await store.jobs.reserve_key(key, b"z")
-            assert (use.body, use.job) == (b"y", "a")
-            assert await store.jobs.reserve_key(Key("bob", "e", "k"), b"") is None
 
     run(body())
 
@@ -485,7 +466,7 @@ def test_random_operations_give_equal_results_in_all_implementations(
                 action = draw.randrange(9)
                 if action <= 1 or not live:
                     at = len(writers)
-                    uses = [await store.jobs.reserve_key(key, b"h") for store in stores]
+                    uses = [await store.jobs.find_key(key) for store in stores]
                     assert all(use == uses[0] for use in uses)
                     own = None if uses[0] is not None else key
                     principal = draw.choice(["ada", "bob"])

@@ -135,7 +135,7 @@ def test_a_second_job_with_an_idempotency_key_is_not_added(opened: Any) -> None:
         async with opened() as (store, _):
             serve(store)
             key = Key("ada", "e", "k")
-            assert await store.jobs.reserve_key(key, b"h") is None
+            assert await store.jobs.find_key(key) is None
             await add(store, "a", key=key)
             with pytest.raises(KeyUsedError) as error:
                 await add(store, "b", key=key)
@@ -143,7 +143,7 @@ def test_a_second_job_with_an_idempotency_key_is_not_added(opened: Any) -> None:
             assert await store.jobs.get("b") is None
             assert await waiting(store) == ["a0"]
             assert await store.jobs.unfinished("ada") == 1
-            use = await store.jobs.reserve_key(key, b"h")
+            use = await store.jobs.find_key(key)
             assert use is not None
             assert use.job == "a"
 

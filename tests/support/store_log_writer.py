@@ -79,7 +79,8 @@ class Writer:
     ) -> None:
         """Submit the job. In a store of several processes, it then has no owner."""
         first = Block(list(self.frames), self.at())
-        new = NewJob(self.record, submit, first, key, self.entries(items), slots, limits)
+        used = None if key is None else (key, b"h")
+        new = NewJob(self.record, submit, first, used, self.entries(items), slots, limits)
         await store.jobs.add(new, self.own)
 
     async def take_over(self, store: Store) -> None:

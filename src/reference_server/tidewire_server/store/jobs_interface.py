@@ -30,8 +30,8 @@ class NewJob(NamedTuple):
     """
     first: Block
     """First block of the log."""
-    key: Key | None
-    """Idempotency key that `Jobs.reserve_key` has reserved for the request, or None."""
+    key: tuple[Key, bytes] | None
+    """Idempotency key of the request, and the SHA-256 of the request's body. None if the request has no key."""
     entries: Sequence[QueueEntry]
     """Queue entries of all items."""
     slots: Sequence[BatchSlot] | None
@@ -76,24 +76,8 @@ class Jobs(Protocol):
     return False, and `adopt` returns the jobs that the previous process has left.
     """
 
-    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
-        """Reserve an idempotency key for a request that is being processed.
-
-        Reservations are kept only in memory. If the process ends, the client can retry the request with the same key. In a
-        store of several processes, two processes can reserve the same key. `add` then raises `KeyUsedError` in one of
-        them.
-
-        Args:
-            key: The key.
-            body: SHA-256 of the request body, which `add` stores with the key.
-
-        Returns:
-            None if the key is now reserved. Otherwise, the earlier use of the key.
-        """
-        ...
-
-    async def release_key(self, key: Key) -> None:
-        """Release the reservation of a key whose request did not create a job."""
+    async def find_key(self, key: Key) -> KeyUse | None:
+        """Return the use of an idempotency key by a job, or None if no job has the key."""
         ...
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
@@ -111,7 +95,7 @@ class Jobs(Protocol):
                 raise an exception. If `own` is not called, the job waits in the queue without an owner.
 
         Raises:
-            KeyUsedError: Another job has the idempotency key. Nothing was added, and the reservation of the key has ended.
+            KeyUsedError: Another job has the idempotency key. Nothing was added.
             TooManyJobsError: The principal has too many unfinished jobs. Nothing was added.
             QueueFullError: The queue has no room for the items. Nothing was added.
         """

@@ -52,14 +52,13 @@ class Key(NamedTuple):
     text: str
 
 
-@dataclass(slots=True)
-class KeyUse:
+class KeyUse(NamedTuple):
     """The first request that used an idempotency key."""
 
     body: bytes
     """SHA-256 of the request body."""
-    job: str | None = None
-    """Id of the job that the request created. None while the request is still being processed."""
+    job: str
+    """Id of the job that the request created."""
 
 
 class Extent(NamedTuple):

@@ -79,6 +79,10 @@ class JobSubmitter:
         self._metrics = metrics
         self._find = find
         self._activate = activate
+        self._in_flight: dict[Key, bytes] = {}
+        """Idempotency keys of requests that are being processed here, with the SHA-256 of their bodies. If the process ends, a
+        client can retry its request with the same key.
+        """
 
     def max_inputs(self, endpoint: Endpoint) -> int:
         """Return the maximum number of inputs in one job of an endpoint. All items of a job must fit into the queue."""
@@ -99,29 +103,35 @@ class JobSubmitter:
     async def _with_key(self, principal: str, endpoint: Endpoint, body: bytes, key: str | None) -> Submitted:
         if key is None:
             return Submitted(await self._create(principal, endpoint, body, None))
-        scoped = Key(principal, endpoint.name, key)
-        use = await self._jobs.reserve_key(scoped, digest := hashlib.sha256(body).digest())
-        if use is None:
+        scoped, digest = Key(principal, endpoint.name, key), hashlib.sha256(body).digest()
+        use, known = None, self._in_flight.get(scoped)
+        if known is None:
+            # Do this before the first await. Otherwise two concurrent requests with the same key could both continue.
+            self._in_flight[scoped] = digest
             try:
-                return Submitted(await self._create(principal, endpoint, body, scoped))
+                use = await self._jobs.find_key(scoped)
+                if use is None:
+                    return Submitted(await self._create(principal, endpoint, body, (scoped, digest)))
             except KeyUsedError as error:
                 use = error.use
-            except BaseException:
-                await self._jobs.release_key(scoped)
-                raise
-        if use.body != digest:
+            finally:
+                del self._in_flight[scoped]
+            known = use.body
+        if known != digest:
             raise refuse(
                 "idempotency_key_reused",
                 "this Idempotency-Key was already used for a request with a different body; use a new key",
             )
-        if use.job is None:
+        if use is None:
             raise refuse(
                 "idempotency_in_flight",
                 "an earlier request with this Idempotency-Key is still being processed; wait, and then retry",
             )
         return Submitted(await self._find(principal, use.job), replayed=True)
 
-    async def _create(self, principal: str, endpoint: Endpoint, body: bytes, key: Key | None) -> JobRecord:
+    async def _create(
+        self, principal: str, endpoint: Endpoint, body: bytes, key: tuple[Key, bytes] | None
+    ) -> JobRecord:
         self._refuse_while_draining()
         if (reason := endpoint.unavailable()) is not None:
             raise refuse("unavailable", reason)
@@ -158,7 +168,12 @@ class JobSubmitter:
             raise refuse("unavailable", "this server is shutting down and accepts no new jobs")
 
     async def _commit_job(
-        self, principal: str, admitted: AdmittedJob, body: bytes, key: Key | None, submitting: _Submitting
+        self,
+        principal: str,
+        admitted: AdmittedJob,
+        body: bytes,
+        key: tuple[Key, bytes] | None,
+        submitting: _Submitting,
     ) -> JobRecord:
         """Commit a job with validated inputs, together with its items in the queue.
 

@@ -36,7 +36,7 @@ def prepare_job(
     principal: str,
     admitted: AdmittedJob,
     body: bytes,
-    key: Key | None,
+    key: tuple[Key, bytes] | None,
     settings: Settings,
     limits: QueueLimits,
 ) -> PreparedJob:
@@ -46,7 +46,7 @@ def prepare_job(
         principal: Principal that submits the job.
         admitted: Endpoint, request and inputs of the job.
         body: Body of the request.
-        key: Idempotency key that is reserved for the request, or None.
+        key: See `NewJob`.
         settings: The server's settings.
         limits: Limits of the queue.
 

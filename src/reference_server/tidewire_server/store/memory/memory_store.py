@@ -189,28 +189,14 @@ class MemoryJobs:
         self._old_keys: dict[Key, KeyUse] = {}
         """Idempotency keys whose own retention time is over, but whose jobs are still stored [TW-JOB-027]."""
 
-    async def reserve_key(self, key: Key, body: bytes) -> KeyUse | None:
-        if (use := self._use_of(key)) is not None:
-            return use
-        self._keys_by_principal.add(key.principal, key)
-        self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(body))
-        if len(self._keys) > self._retention.max_tombstones:
-            del self._keys[self._keys_by_principal.evict()[1]]
-        return None
-
-    async def release_key(self, key: Key) -> None:
-        self._keys.pop(key, None)
-        self._keys_by_principal.discard(key.principal, key)
-
-    def _use_of(self, key: Key) -> KeyUse | None:
+    async def find_key(self, key: Key) -> KeyUse | None:
         known = self._keys.get(key)
         return self._old_keys.get(key) if known is None else known[1]
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         # The body is stored only to run the job again after a restart, and a restart empties this store.
         record = new.record
-        use = None if new.key is None else self._use_of(new.key)
-        if use is not None and use.job is not None:
+        if new.key is not None and (use := await self.find_key(new.key[0])) is not None:
             raise KeyUsedError(use)
         if self._unfinished[record.principal] >= new.limits.jobs_of_principal:
             raise TooManyJobsError
@@ -218,8 +204,12 @@ class MemoryJobs:
         log = MemoryLog(new.first, self._retention.max_log_bytes, self._job_ended)
         self._stored[record.id] = _StoredJob(record, log)
         self._unfinished[record.principal] += 1
-        if use is not None:
-            use.job = record.id
+        if new.key is not None:
+            key, digest = new.key
+            self._keys_by_principal.add(key.principal, key)
+            self._keys[key] = (self._clock() + self._retention.idempotency_ttl, KeyUse(digest, record.id))
+            if len(self._keys) > self._retention.max_tombstones:
+                del self._keys[self._keys_by_principal.evict()[1]]
         own(log)
         self._queue.put_at_once(new.entries, new.slots)
 
@@ -322,8 +312,7 @@ class MemoryJobs:
         while self._keys and next(iter(self._keys.values()))[0] <= now:
             key, (_, use) = self._keys.popitem(last=False)
             self._keys_by_principal.discard(key.principal, key)
-            stored = None if use.job is None else self._stored.get(use.job)
-            if stored is not None:
+            if (stored := self._stored.get(use.job)) is not None:
                 stored.key, self._old_keys[key] = key, use
         due = list(islice(self._logs_due.values(), 1))
         due += [_expiry(stored) for stored in islice(self._ended.values(), 1)]

@@ -19,7 +19,6 @@ import orjson
 
 from tidewire_server.store.database.block_rows import rows_of
 from tidewire_server.store.database.cached_log import RECORD_COLUMNS, new_columns, record_of
-from tidewire_server.store.database.key_reservations import KeyReservations
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule
 from tidewire_server.store.jobs_interface import Interrupted, NewJob
 from tidewire_server.store.log_interface import Log
@@ -189,13 +188,12 @@ _REFUSE: Final = """
 """
 
 
-class PostgresJobs(KeyReservations):
+class PostgresJobs:
     """Jobs stored in a database. All methods must be called on one event loop."""
 
     def __init__(
         self, logs: OpenLogs, queue: PostgresQueue, server: ServerRow, clock: Callable[[], float] = time.time
     ) -> None:
-        super().__init__()
         self._logs = logs
         self._written = logs.written
         self._submits = logs.threads.submits
@@ -206,15 +204,15 @@ class PostgresJobs(KeyReservations):
         self._retention = logs.retention
         self._clock = clock
 
-    async def _find_key(self, key: Key) -> KeyUse | None:
+    async def find_key(self, key: Key) -> KeyUse | None:
         found = await self._reads.run(_FIND_KEY, principal=key.principal, endpoint=key.endpoint, key=key.text)
         return KeyUse(*found[0]) if found else None
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
-        record, first, key, limits = new.record, new.first, new.key, new.limits
-        use = None if key is None else self._in_flight.get(key)
+        record, first, limits = new.record, new.first, new.limits
+        key, digest = new.key or (None, None)
         at = first.state
         parameters: dict[str, Any] = {
             **new_columns(record),
@@ -225,7 +223,7 @@ class PostgresJobs(KeyReservations):
             "starts": list(first.first),
             "columns": encode_columns(at.columns),
             **dict(zip(("key_principal", "key_endpoint", "key"), key or (None, None, None), strict=True)),
-            "digest": None if use is None else use.body,
+            "digest": digest,
             "until": self._clock() + self._retention.idempotency_ttl,
             "epoch": first.first.epoch,
             **arrays_of(rows_of(first)),
@@ -240,9 +238,7 @@ class PostgresJobs(KeyReservations):
         }
 
         def then(found: list[Rows]) -> None:
-            *_, used, is_added = found[0][0]
-            if key is not None and (is_added or used is not None):
-                self._in_flight.pop(key, None)
+            *_, is_added = found[0][0]
             if is_added:
                 self._queue.added(record.endpoint, len(new.entries))
 

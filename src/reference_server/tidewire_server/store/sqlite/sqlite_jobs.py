@@ -16,7 +16,6 @@ import orjson
 
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.store.database.cached_log import RECORD_COLUMNS, new_columns, record_of
-from tidewire_server.store.database.key_reservations import KeyReservations
 from tidewire_server.store.database.state_checkpoints import CheckpointSchedule, StateCheckpoint
 from tidewire_server.store.fair_eviction import EndedJobs, FairEviction
 from tidewire_server.store.jobs_interface import Interrupted, NewJob
@@ -52,7 +51,7 @@ _IN_JSON: Final = "(SELECT value FROM json_each(?))"
 _RECORD: Final = ", ".join(RECORD_COLUMNS)
 
 
-class SqliteJobs(KeyReservations):
+class SqliteJobs:
     """Jobs stored in one SQLite file. All methods must be called on one event loop."""
 
     def __init__(
@@ -63,7 +62,6 @@ class SqliteJobs(KeyReservations):
         queue: MemoryQueue,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__()
         self._file = file
         self._retention = retention
         self._queue = queue
@@ -79,24 +77,23 @@ class SqliteJobs(KeyReservations):
 
     # ---- keys --------------------------------------------------------------------------------------------------
 
-    async def _find_key(self, key: Key) -> KeyUse | None:
-        query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
-        found = await self._file.do(lambda db: db.execute(query, key).fetchone())
-        return None if found is None else KeyUse(*found)
+    async def find_key(self, key: Key) -> KeyUse | None:
+        return await self._file.do(lambda db: _find_key(db, key))
 
     # ---- jobs --------------------------------------------------------------------------------------------------
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
-        record, first, key = new.record, new.first, new.key
-        use = None if key is None else self._in_flight.get(key)
+        record, first = new.record, new.first
         until = self._clock() + self._retention.idempotency_ttl
 
         def work(db: sqlite3.Connection) -> tuple[int, int, int | None]:
+            if new.key is not None and (use := _find_key(db, new.key[0])) is not None:
+                raise KeyUsedError(use)
             number, key_number = _insert_job(db, record), None
             db.execute("INSERT INTO submit (job, body) VALUES (?, ?)", (number, new.submit))
             state_bytes = write_first(db, number, first)
-            if key is not None and use is not None:
-                row = (*key, use.body, record.id, until)
+            if new.key is not None:
+                row = (*new.key[0], new.key[1], record.id, until)
                 key_number = db.execute(_INSERT_KEY, row).lastrowid
             return number, state_bytes, key_number
 
@@ -116,8 +113,6 @@ class SqliteJobs(KeyReservations):
             extent = Extent(base, first.last, first.ended is not None, (first.first,), first.state.columns)
             log = self._open_log(number, record, extent, schedule, first.state)
             self._live[record.id] = log
-            if key is not None:
-                self._in_flight.pop(key, None)
             own(log)
             self._queue.cancel_reservation(new)
             self._queue.put_at_once(new.entries, new.slots)
@@ -127,8 +122,6 @@ class SqliteJobs(KeyReservations):
             self._finished(record.principal)
 
         self._file.refuse_if_lost()
-        if key is not None and use is None and (known := await self._find_key(key)) is not None:
-            raise KeyUsedError(known)
         # Count the job and its items before the commit. Otherwise two concurrent jobs could exceed a limit together.
         if self._unfinished[record.principal] >= new.limits.jobs_of_principal:
             raise TooManyJobsError
@@ -352,6 +345,12 @@ class Counts:
         for row in db.execute("SELECT principal, number FROM key WHERE until IS NOT NULL ORDER BY number"):
             self.keys.add(*row)
         self.unfinished = Counter(principal for _, _, principal in rows)
+
+
+def _find_key(db: sqlite3.Connection, key: Key) -> KeyUse | None:
+    query = "SELECT body, job FROM key WHERE principal = ? AND endpoint = ? AND text = ?"
+    found = db.execute(query, key).fetchone()
+    return None if found is None else KeyUse(*found)
 
 
 def _cancelled(column: bytes | None) -> frozenset[int]:
