@@ -23,7 +23,6 @@ from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
 from tidewire_server.store.fair_eviction import EndedJobs
 from tidewire_server.store.open_store import open_store
-from tidewire_server.store.records import EndpointLoad
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.user_paths import without_password
 
@@ -346,48 +345,6 @@ class TestWithServer:
         ]
         monkeypatch.undo()
         assert "a newer version of Tidewire" in error_of(database_url)
-
-    def test_a_database_of_the_first_version_is_migrated_and_then_refused_by_that_version(
-        self, postgres_of_the_run: Any, database_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        import psycopg
-
-        from tidewire_server.store.postgres import schema
-
-        with psycopg.connect(database_url, autocommit=True) as connection:
-            connection.execute("SET search_path = tidewire")
-            with monkeypatch.context() as older:
-                older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-                server = schema.open_schema(connection, "x", "old", 5.0).server
-            open_and_close(database_url)
-            newest = len(schema.MIGRATIONS)
-            assert connection.execute("SELECT version FROM meta").fetchall() == [(newest,)]
-            # What a running server of the first version writes is still valid.
-            connection.execute("UPDATE server SET endpoints = '[\"e\"]', until = now() + interval '1 hour'")
-            connection.execute(
-                "INSERT INTO job (id, principal, endpoint, batch, items, created_at, attempt, status, usage, starts, columns) "
-                "VALUES ('a', 'p', 'e', false, 1, 0, 1, 'queued', '{}', '{1,1}', '[]')"
-            )
-            connection.execute(
-                "INSERT INTO ticket (endpoint, principal, turn, job, item, placed) SELECT 'e', 'p', 1, number, 0, true FROM job"
-            )
-            with monkeypatch.context() as older:
-                older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-                assert f"(schema {newest}, supported up to 1); upgrade Tidewire" in error_of(database_url)
-
-        async def body() -> None:
-            store = open_store(Settings(log=database_url))
-            try:
-                store.queue.serve({"e": None}, lambda _: None)
-                assert store.replicas is not None
-                (others,) = {tuple(each.items()) for each in (await store.replicas.beat({})).others if each}
-                assert others == (("e", EndpointLoad()),)
-                assert [entry.job for entry in await store.queue.take("e")] == ["a"]
-            finally:
-                await store.close()
-
-        asyncio.run(body())
-        assert server == 1
 
     # ---- while it runs ---------------------------------------------------------------------------------------------
 

@@ -94,8 +94,8 @@ _ADD: Final = f"""
         INSERT INTO state (job, seq, epoch, columns, state)
         SELECT number, %(seq)s::bigint, %(epoch)s::bigint, %(columns)s::bytea, %(state)s::bytea FROM new),
     queued AS (
-        INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
-        SELECT %(endpoint)s, %(principal)s, found.turn + i.n, new.number, i.item, i.key, coalesce(i.cost, 0), true
+        INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost)
+        SELECT %(endpoint)s, %(principal)s, found.turn + i.n, new.number, i.item, i.key, coalesce(i.cost, 0)
         FROM found, new,
             unnest(%(items)s::int[], %(keys)s::text[], %(costs)s::float8[]) WITH ORDINALITY AS i (item, key, cost, n))
     SELECT found.body, found.jobs, found.waiting, found.own, found.used, coalesce(found.mine, new.number) IS NOT NULL

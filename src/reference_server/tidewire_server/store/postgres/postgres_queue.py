@@ -115,13 +115,13 @@ _GROUPS: Final = f"""
 # Items that had started run before those items of their job that had only waited, to keep the order. The text of the key is
 # that of `encode_key((key, job.id))` after `SHARED_ATTEMPTS`, see `slot_of_attempt`.
 PUT: Final = f"""
-    INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost, placed)
+    INSERT INTO ticket (endpoint, principal, turn, job, item, key, cost)
     SELECT j.endpoint, j.principal, least((SELECT min(turn) FROM ticket WHERE job = j.number) - 1,
             coalesce((SELECT turn FROM endpoint WHERE name = j.endpoint), 0) + i.n),
         j.number, i.item,
         CASE WHEN j.attempt <= {SHARED_ATTEMPTS} THEN j.keys[i.item + 1]
             ELSE '[' || coalesce(j.keys[i.item + 1], 'null') || ',"' || j.id || '"]' END,
-        coalesce(j.costs[i.item + 1], 0), true
+        coalesce(j.costs[i.item + 1], 0)
     FROM job j, unnest(%(items)s::int[]) WITH ORDINALITY AS i (item, n)
     WHERE j.id = %(id)s AND j.owner = %(me)s
     ON CONFLICT DO NOTHING

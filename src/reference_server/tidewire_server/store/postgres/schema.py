@@ -39,7 +39,10 @@ MIGRATIONS: Final = (
     -- owner: the server that writes the log. NULL if the job waits or has ended. held: the owner changes the job, so that
     -- no item may be taken. base: cursor after which every event is stored, NULL if no event was trimmed. starts: epoch
     -- and seq of the first event of each epoch. columns: JSON array of the column pointers of the newest epoch.
-    -- read_at: time until which the job counts as read.
+    -- read_at: time until which the job counts as read. crashed: whether an earlier owner has crashed; it counts only while
+    -- the job is held, or waits for its start. refused: servers whose code rejects an input of the job, so that they do not
+    -- take its items. keys, costs: batch key as JSON and cost of each item, with which the item returns to the queue; NULL if
+    -- the endpoint is not batched. traceparent: see `JobRecord`.
     CREATE TABLE job (
         number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, principal text NOT NULL,
         endpoint text NOT NULL, batch boolean NOT NULL, items int NOT NULL, created_at float8 NOT NULL,
@@ -47,13 +50,15 @@ MIGRATIONS: Final = (
         owner bigint REFERENCES server (id), held boolean NOT NULL DEFAULT false, submit bytea, cancelled int[],
         purge boolean NOT NULL DEFAULT false, deadline_at timestamptz, grace interval,
         read_at timestamptz NOT NULL DEFAULT now(), base_epoch bigint, base_seq bigint, starts bigint[] NOT NULL,
-        columns bytea NOT NULL, log_until float8, ended_at float8, expires_at float8, done bytea, kept_bytes bigint);
+        columns bytea NOT NULL, log_until float8, ended_at float8, expires_at float8, done bytea, kept_bytes bigint,
+        crashed boolean NOT NULL DEFAULT false, refused bigint[], keys text[], costs float8[], traceparent text);
     CREATE INDEX job_of_principal ON job (principal, number);
     CREATE INDEX job_unfinished ON job (principal) WHERE ended_at IS NULL;
     CREATE INDEX job_owned ON job (owner) WHERE owner IS NOT NULL;
     CREATE INDEX job_unowned ON job (number) WHERE owner IS NULL AND ended_at IS NULL;
     CREATE INDEX job_with_log ON job (log_until) WHERE log_until IS NOT NULL;
     CREATE INDEX job_ended ON job (principal, ended_at, number) INCLUDE (kept_bytes) WHERE ended_at IS NOT NULL;
+    CREATE INDEX job_refused ON job (endpoint) WHERE refused IS NOT NULL AND ended_at IS NULL;
     CREATE INDEX job_expires ON job (expires_at) WHERE expires_at IS NOT NULL;
 
     -- Events that were appended together. ends: end offset of each event, 4 bytes each.
@@ -67,12 +72,11 @@ MIGRATIONS: Final = (
         job bigint NOT NULL REFERENCES job (number) ON DELETE CASCADE, seq bigint NOT NULL, epoch bigint NOT NULL,
         columns bytea NOT NULL, state bytea NOT NULL, PRIMARY KEY (job, seq));
 
-    -- A waiting item. turn: items run in the order of turn and id. key: batch key as JSON. placed: whether key and cost
-    -- are known.
+    -- A waiting item. turn: items run in the order of turn and id. key: batch key as JSON.
     CREATE TABLE ticket (
         id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, endpoint text NOT NULL, principal text NOT NULL,
         turn bigint NOT NULL, job bigint NOT NULL REFERENCES job (number) ON DELETE CASCADE, item int NOT NULL, key text,
-        cost float8 NOT NULL DEFAULT 0, placed boolean NOT NULL, arrived timestamptz NOT NULL DEFAULT clock_timestamp(),
+        cost float8 NOT NULL, arrived timestamptz NOT NULL DEFAULT clock_timestamp(),
         UNIQUE (job, item));
     CREATE INDEX ticket_in_turn ON ticket (endpoint, turn, id);
     CREATE INDEX ticket_of_caller ON ticket (endpoint, principal, turn);
@@ -91,14 +95,10 @@ MIGRATIONS: Final = (
         text text NOT NULL, body bytea NOT NULL, job text NOT NULL, until float8, UNIQUE (principal, endpoint, text));
     CREATE INDEX key_until ON key (until) WHERE until IS NOT NULL;
     CREATE INDEX key_of_job ON key (job) WHERE until IS NULL;
-    """,
-    """
-    -- Latest progress events of a running job: JSON object from keys to event frames. A crash of the database loses it.
-    CREATE UNLOGGED TABLE progress (job bigint PRIMARY KEY, events bytea NOT NULL);
 
-    -- Servers whose code rejects an input of the job, so that they do not take its items.
-    ALTER TABLE job ADD COLUMN refused bigint[];
-    CREATE INDEX job_refused ON job (endpoint) WHERE refused IS NOT NULL AND ended_at IS NULL;
+    -- Latest progress events of a running job: JSON object from keys to event frames. server: the writer of the row. The
+    -- progress of an earlier owner of the job does not count. A crash of the database loses it.
+    CREATE UNLOGGED TABLE progress (job bigint PRIMARY KEY, server bigint NOT NULL, events bytea NOT NULL);
 
     -- A limit over all servers. Its row is locked while a server takes items, so that no two servers count at once.
     CREATE TABLE global_limit (name text PRIMARY KEY);
@@ -107,19 +107,7 @@ MIGRATIONS: Final = (
     CREATE TABLE global_call (
         name text NOT NULL, server bigint NOT NULL REFERENCES server (id) ON DELETE CASCADE, running int NOT NULL,
         PRIMARY KEY (name, server));
-    """,
-    """
-    -- Whether an earlier owner has crashed. It counts only while the job is held, or waits for its start.
-    ALTER TABLE job ADD COLUMN crashed boolean NOT NULL DEFAULT false;
 
-    -- Batch key as JSON and cost of each item, with which the item returns to the queue. NULL if the endpoint is not batched.
-    ALTER TABLE job ADD COLUMN keys text[], ADD COLUMN costs float8[];
-    """,
-    """
-    -- traceparent: see `JobRecord`.
-    ALTER TABLE job ADD COLUMN traceparent text;
-    """,
-    """
     -- See `block_rows.Piece`.
     CREATE TABLE piece (
         job bigint NOT NULL REFERENCES job (number) ON DELETE CASCADE, seq bigint NOT NULL, is_state boolean NOT NULL,
@@ -142,16 +130,12 @@ MIGRATIONS: Final = (
             ELSE octet_length(state) END AS size
         FROM state;
     """,
-    """
-    -- server: the writer of the row. The progress of an earlier owner of the job does not count.
-    ALTER TABLE progress ADD COLUMN server bigint;
-    """,
 )
 """SQL scripts, each of which migrates the schema to the next version. The version is the number of applied scripts."""
 
 _REGISTER: Final = """
     INSERT INTO server (host, until, endpoints)
-    VALUES (%(host)s, now() + make_interval(secs => %(lease)s), '[]') RETURNING id
+    VALUES (%(host)s, now() + make_interval(secs => %(lease)s), '{}') RETURNING id
 """
 
 

@@ -72,12 +72,10 @@ _UNREAD: Final = "SELECT extract(epoch FROM clock_timestamp() - read_at)::float8
 _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = %(me)s"
 
 
-def _loads(found: Any) -> dict[str, EndpointLoad]:
-    """Return the endpoints in the row of a server. A server with the first schema version reports only their names, and a
-    newer one may report members that this server does not know. JSON has no infinity.
+def _loads(found: dict[str, Any]) -> dict[str, EndpointLoad]:
+    """Return the endpoints in the row of a server. A newer server may report members that this one does not know. JSON has no
+    infinity.
     """
-    if not isinstance(found, dict):
-        return {name: EndpointLoad() for name in found}
     loads = {}
     for name, report in found.items():
         known = {member: report[member] for member in EndpointLoad._fields if member in report}
