@@ -76,7 +76,7 @@ class Command(NamedTuple):
         sql: The statements.
         parameters: Named parameters of all statements.
         otherwise: Statement that runs after the commit if the others have returned no rows. Its rows are then added to the result.
-        principals: Principals that the transaction locks before it runs any statement.
+        locks: Names of locks over all servers, which the transaction takes before it runs any statement.
         order: Sort key. Groups of all servers run their tasks in this order, so that they do not deadlock.
         merges: Whether the only statement takes arrays of the parameters, so that it can run once for several tasks with different
             sort keys. Its rows then begin with the sort key of their task.
@@ -86,7 +86,7 @@ class Command(NamedTuple):
     sql: Sequence[str]
     parameters: Mapping[str, Any]
     otherwise: str | None = None
-    principals: tuple[str, ...] = ()
+    locks: tuple[str, ...] = ()
     order: int = 0
     merges: bool = False
     repeat: bool = True
@@ -182,7 +182,7 @@ class Database:
         return f"log {self.place}: {text.replace(str(self._password), '***') if self._password else text}"
 
 
-_LOCK_PRINCIPAL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(principal)s, 1))"
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(name)s, 1))"
 
 
 def run_commands(connection: Connection, tasks: list[Task]) -> None:
@@ -198,12 +198,12 @@ def run_commands(connection: Connection, tasks: list[Task]) -> None:
     merged = {task.work.order: task for task in tasks if task.work.merges}
     groups = [[*merged.values()]] if merged else []
     groups += [[task] for task in tasks if merged.get(task.work.order) is not task]
-    principals = sorted({principal for task in tasks for principal in task.work.principals})
+    locks = sorted({name for task in tasks for name in task.work.locks})
     try:
         with connection.pipeline():
             connection.execute("BEGIN")
-            for principal in principals:
-                connection.execute(_LOCK_PRINCIPAL, {"principal": principal})
+            for name in locks:
+                connection.execute(_LOCK, {"name": name})
             cursors = [_send(connection, [task.work for task in group]) for group in groups]
             connection.execute("COMMIT")
     except BaseException:

@@ -1,8 +1,8 @@
 """Statements for the limits on the running calls of an endpoint over all servers (`global_limit`).
 
-A server that takes items locks the row of the limit, then counts the calls of all servers with a lease, and adds its own in the
-same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is lost, the count of
-a server is wrong until its next beat, which writes the number of calls that it really runs.
+A server that takes items locks the name of the limit (`Command.locks`), then counts the calls of all servers with a lease, and
+adds its own in the same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is
+lost, the count of a server is wrong until its next beat, which writes the number of calls that it really runs.
 """
 
 from typing import Final
@@ -25,8 +25,6 @@ COUNTED: Final = """
 """
 """Part of the statement that takes items. It counts the calls that begin."""
 
-CREATE: Final = "INSERT INTO global_limit (name) VALUES (%(limit_name)s) ON CONFLICT DO NOTHING"
-LOCK: Final = "SELECT FROM global_limit WHERE name = %(limit_name)s FOR UPDATE"
 END_CALL: Final = """
     UPDATE global_call SET running = greatest(0, running - 1) WHERE name = %(limit_name)s AND server = %(me)s
 """

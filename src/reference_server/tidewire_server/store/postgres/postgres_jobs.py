@@ -243,7 +243,7 @@ class PostgresJobs:
                 self._queue.added(record.endpoint, len(new.entries))
 
         principals = (record.principal,) if key is None else (record.principal, key.principal)
-        found = await self._submits.do(Command([_ADD], parameters, principals=principals), then)
+        found = await self._submits.do(Command([_ADD], parameters, locks=principals), then)
         body, jobs, waiting, own_items, used, is_added = found[0][0]
         if is_added:
             return

@@ -28,11 +28,9 @@ from tidewire_server.store.postgres.connections import Command, Rows
 from tidewire_server.store.postgres.database_threads import Threads
 from tidewire_server.store.postgres.global_limits import (
     COUNTED,
-    CREATE,
     END_CALL,
     ITEMS,
     ITEMS_OF_BATCH,
-    LOCK,
 )
 from tidewire_server.store.postgres.notifications import TICKETS, Notifier
 from tidewire_server.store.records import (
@@ -321,23 +319,23 @@ class PostgresQueue:
     ) -> tuple[list[BatchItem], int]:
         """Take items, and return them with the number of hints when the take began. Never raise a `StoreError`."""
         found, limit = self._find(endpoint), None if joins else self._limits.get(endpoint)
-        statements = [_take_sql(which, limited=limit is not None)]
+        sql = _take_sql(which, limited=limit is not None)
         parameters |= {"endpoint": endpoint, "me": self._server}
         if limit is not None:
-            # One pipeline is one transaction.
-            statements = [CREATE, LOCK, *statements]
             parameters |= {"limit_name": limit.name, "limit": limit.calls}
+        locks = () if limit is None else (f"limit {limit.name}",)
+        command = Command([sql], parameters, locks=locks, repeat=False)
 
         def then(found: list[Rows]) -> None:
             if limit is not None:
-                taken = sum(row[1] is not None for row in found[-1])
+                taken = sum(row[1] is not None for row in found[0])
                 self._running[limit.name] += taken if which is _ANY else min(1, taken)
 
         for _ in range(_MAX_LOST_RACES):
             hints = found.hints
             try:
                 with self._counted(limit):
-                    *_, rows = await self._control.do(Command(statements, parameters, repeat=False), then)
+                    (rows,) = await self._control.do(command, then)
             except StoreError as error:
                 self._failures.failed(error)
                 found.wait(_RETRY_SECONDS)

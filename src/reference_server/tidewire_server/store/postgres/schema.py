@@ -100,9 +100,6 @@ MIGRATIONS: Final = (
     -- progress of an earlier owner of the job does not count. A crash of the database loses it.
     CREATE UNLOGGED TABLE progress (job bigint PRIMARY KEY, server bigint NOT NULL, events bytea NOT NULL);
 
-    -- A limit over all servers. Its row is locked while a server takes items, so that no two servers count at once.
-    CREATE TABLE global_limit (name text PRIMARY KEY);
-
     -- Calls that count towards a limit and run at a server. Those of a server without a lease do not count.
     CREATE TABLE global_call (
         name text NOT NULL, server bigint NOT NULL REFERENCES server (id) ON DELETE CASCADE, running int NOT NULL,
