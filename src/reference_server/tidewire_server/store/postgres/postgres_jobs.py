@@ -137,39 +137,36 @@ _SAVE_CANCELLED: Final = """
     WHERE id = %(id)s AND ended_at IS NULL RETURNING number
 """
 
-_CLAIM: Final = f"""
-    WITH found AS MATERIALIZED (
-        SELECT j.number, coalesce(s.id <> %(me)s AND NOT s.clean, false) AS crashed
-        FROM job j LEFT JOIN server s ON s.id = j.owner
-        WHERE j.id = %(id)s AND j.ended_at IS NULL
-            AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held)
-                OR (s.until < now() AND (s.clean OR now() < %(trusted_until)s::timestamptz))) FOR UPDATE OF j)
-    UPDATE job j SET owner = %(me)s, held = true, crashed = f.crashed OR {_CRASHED},
-        read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
-    FROM found f WHERE j.number = f.number RETURNING j.number
-"""  # noqa: S608
+_DEAD: Final = "s.until < now() AND (s.clean OR now() < %(trusted_until)s::timestamptz)"
 _KNOWN: Final = "j.endpoint = ANY (%(known)s::text[])"
 # Any server can end these jobs, also without their endpoint.
 _ENDS: Final = "(j.deadline_at <= now() OR j.purge OR cardinality(j.cancelled) = j.items)"
-_ADOPT: Final = f"""
-    WITH dead AS MATERIALIZED (
-        SELECT id, clean FROM server WHERE until < now() AND (clean OR now() < %(trusted_until)s::timestamptz) AND id <> %(me)s),
-    picked AS MATERIALIZED (
-        SELECT j.number, d.clean FROM job j JOIN dead d ON d.id = j.owner
-        WHERE j.owner = ANY (ARRAY(SELECT id FROM dead)) AND j.ended_at IS NULL AND ({_KNOWN} OR {_ENDS})
-        ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED)
-    UPDATE job j SET owner = %(me)s, held = true, crashed = NOT p.clean OR {_CRASHED}, read_at = {READ_NOW}
-    FROM picked p WHERE j.number = p.number
+# This server becomes the owner of the jobs that a statement picks and locks.
+_OWN: Final = f"""
+    WITH picked AS MATERIALIZED ({{picked}})
+    UPDATE job j SET owner = %(me)s, held = true, crashed = p.crashed OR {_CRASHED},
+        read_at = CASE WHEN j.owner IS NULL THEN read_at ELSE {READ_NOW} END
+    FROM picked p WHERE j.number = p.number RETURNING j.number
 """  # noqa: S608
-_ADOPT_DUE: Final = f"""
-    WITH picked AS MATERIALIZED (
-        SELECT number FROM job j WHERE owner IS NULL AND ended_at IS NULL
-            AND ({_ENDS} OR (read_at + grace <= now() AND grace <= make_interval(secs => %(alive_for)s))
-                OR (cancelled IS NOT NULL AND {_KNOWN}))
-        ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED)
-    UPDATE job j SET owner = %(me)s, held = true, crashed = {_CRASHED}
-    FROM picked p WHERE j.number = p.number
+_PICK_ONE: Final = f"""
+    SELECT j.number, coalesce(s.id <> %(me)s AND NOT s.clean, false) AS crashed
+    FROM job j LEFT JOIN server s ON s.id = j.owner
+    WHERE j.id = %(id)s AND j.ended_at IS NULL
+        AND (j.owner IS NULL OR (j.owner = %(me)s AND j.held) OR ({_DEAD})) FOR UPDATE OF j
 """  # noqa: S608
+_PICK_LEFT: Final = f"""
+    SELECT j.number, NOT s.clean AS crashed FROM job j JOIN server s ON s.id = j.owner
+    WHERE j.owner = ANY (ARRAY(SELECT id FROM server s WHERE {_DEAD} AND id <> %(me)s)) AND j.ended_at IS NULL
+        AND ({_KNOWN} OR {_ENDS})
+    ORDER BY j.number LIMIT %(n)s FOR UPDATE OF j SKIP LOCKED
+"""  # noqa: S608
+_PICK_DUE: Final = f"""
+    SELECT number, false AS crashed FROM job j WHERE owner IS NULL AND ended_at IS NULL
+        AND ({_ENDS} OR (read_at + grace <= now() AND grace <= make_interval(secs => %(alive_for)s))
+            OR (cancelled IS NOT NULL AND {_KNOWN}))
+    ORDER BY number LIMIT %(n)s FOR UPDATE SKIP LOCKED
+"""  # noqa: S608
+_CLAIM, _ADOPT, _ADOPT_DUE = (_OWN.format(picked=each) for each in (_PICK_ONE, _PICK_LEFT, _PICK_DUE))
 # This includes jobs that this server has adopted before, even if the response of the database was lost.
 _ADOPTED: Final = "SELECT id FROM job WHERE owner = %(me)s AND held AND ended_at IS NULL ORDER BY number"
 
