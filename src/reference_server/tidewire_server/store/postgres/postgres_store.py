@@ -23,6 +23,7 @@ from tidewire_server.store.replicas_interface import Replicas
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import Durability
 
+# Unlike a beat, this write waits for a synchronous standby, as new jobs and appends do.
 _TEST_WRITE: Final = "UPDATE server SET host = host WHERE id = %(me)s"
 
 
