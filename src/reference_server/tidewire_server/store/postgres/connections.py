@@ -195,7 +195,8 @@ def run_commands(connection: Connection, tasks: list[Task]) -> None:
         psycopg.Error: The database failed, so the tasks without an outcome may be repeated.
     """
     tasks = sorted(tasks, key=lambda task: task.work.order)
-    merged = {task.work.order: task for task in tasks if task.work.merges}
+    # Of several appends to one job, only the first can be merged: the others must follow it.
+    merged = {task.work.order: task for task in reversed(tasks) if task.work.merges}
     groups = [[*merged.values()]] if merged else []
     groups += [[task] for task in tasks if merged.get(task.work.order) is not task]
     locks = sorted({name for task in tasks for name in task.work.locks})
