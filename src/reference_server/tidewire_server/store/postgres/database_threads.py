@@ -111,9 +111,8 @@ class OutageLog:
             self.out.pop(thread, None)
             if self._began is not None and not self.out:
                 self._ended = time.monotonic()
-                _log.warning(
-                    "the database can be used again, after an outage of %.1f s", self._ended - self._began
-                )
+                seconds = self._ended - self._began
+                _log.warning("the database can be used again, %.1f s after the error was logged", seconds)
                 self._began = None
 
     def full(self, error: StoreError) -> None:
