@@ -19,7 +19,7 @@ MAX_TESTED_BODY = 16 * 2**20
 def script_input(text: str, *more: dict[str, Any]) -> dict[str, Any]:
     """Build an input for the test endpoint `tidewire.script`.
 
-    Its script appends a text and then executes the steps in `more`.
+    The script appends a text, and then executes the steps in `more`.
     """
     return {"script": [{"append": text}, *more]}
 
@@ -205,7 +205,7 @@ async def item_cancel_does_not_affect_others(s: Session) -> None:
 
 
 async def _cancel_second_item(s: Session, job: Job) -> tuple[RecordedExchange, RecordedExchange]:
-    """Cancel the second item, wait for the end of the job, and judge the responses, also to other requests to cancel.
+    """Cancel the second item of a job, and wait until the job has ended. Judge the responses to this and further cancel requests.
 
     Returns:
         The response to the request to cancel the item, and the job at its end.
@@ -292,10 +292,10 @@ async def results_do_not_depend_on_batching(s: Session) -> None:
 
 
 def _another_input(s: Session, sample: SampleRequest, example: Any) -> Any:
-    """Vary an example input so that the endpoint's schema still accepts it.
+    """Return a variation of an example input that the endpoint's schema accepts.
 
-    A check that submits two different inputs notices swapped items. If no variation of the example fits the schema, the
-    function returns the example unchanged.
+    A check needs two different inputs to notice swapped items. If no variation fits the schema, the function returns the
+    example unchanged.
     """
     if not isinstance(example, dict):
         return example

@@ -21,7 +21,7 @@ def _deep(levels: int) -> bytes:
 NOT_JSON = {"an unterminated object": b'{"input": {}', "a body that is not JSON": b"input=1"}
 """Request bodies that no JSON parser accepts, by description."""
 REFUSALS = ((400, "malformed_body"), (422, "invalid_input"))
-"""Responses to a body that is not JSON which the profile `stream` allows. The profile `core` allows only the first one."""
+"""Allowed responses to a body that is not JSON. The profile `stream` allows both, and the profile `core` only the first one."""
 MALFORMED = [
     *NOT_JSON.items(),
     ("a number that is not finite", b'{"input": 1e999}'),
@@ -116,8 +116,8 @@ async def invalid_json_is_rejected(s: Session) -> None:
 
 @check("TW-JOB-009", "TW-JOB-010", "TW-JOB-080")
 async def unsupported_media_type_returns_415(s: Session) -> None:
-    """The server accepts a body declared as JSON in UTF-8, in any valid spelling, without content coding. Any other
-    body gets 415.
+    """The server accepts a body whose media type is JSON in UTF-8, in any valid spelling. Any other media type and any
+    content coding get 415.
     """
     sample = s.any_sample()
     body = compact(sample.body)

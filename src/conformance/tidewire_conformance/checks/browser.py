@@ -22,7 +22,7 @@ TOKEN_SECONDS = 300
 EXPIRY_TOLERANCE = 10
 """Maximum number of seconds that a stream may stay open after its token has expired (TW-BRW-027)."""
 TESTED_TOKEN_SECONDS = 10
-"""Maximum lifetime of a stream token, in seconds, whose end a check waits for."""
+"""Longest lifetime of a stream token, in seconds, for which a check waits until the token expires."""
 
 
 @check("TW-ERR-014", "TW-ERR-015", "TW-ERR-021", "TW-ERR-018", "TW-FRM-007", needs=INBAND)
@@ -284,7 +284,7 @@ async def allowed_origins_can_read_every_response(s: Session) -> None:
 
 
 def _judge_allowed_origin(s: Session, answer: RecordedExchange, origin: str) -> str:
-    """Judge the origin that may read a response, and return it. It is `*` if every origin may read the response."""
+    """Judge and return the `Access-Control-Allow-Origin` of a response. The value `*` allows every origin."""
     allowed = answer.response_header("access-control-allow-origin")
     wanted = f"Access-Control-Allow-Origin: {origin}"
     s.at(answer).expect("TW-BRW-005", allowed in {origin, "*"}, wanted, allowed)

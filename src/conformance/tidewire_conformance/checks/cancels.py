@@ -37,8 +37,8 @@ async def cancel_ends_the_job(s: Session) -> None:
     whole = not s.server.has_script or item["value"] == LONG_TEXT
     if answer.status == 200 and status == sample.ended and whole:
         s.inconclusive(
-            f"the job still ran before the request to cancel, and had ended as {status} after it; if it did not end by"
-            " itself in between, the server must end it as cancelled"
+            f"the job was running before the request to cancel, and had ended as {status} after the request; unless the"
+            " job ended by itself in between, the server must end it as cancelled"
         )
     s.at(last).equal("TW-JOB-050", status, "cancelled")
     kept = item["status"] == "cancelled" and bool(item["value"])

@@ -11,15 +11,16 @@ from tidewire_conformance.session import Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 STEPS = 160
-"""Number of changes of the job that the streams are opened for."""
+"""Number of times that the job changes its value while streams are opened."""
 STEP_MS = 8
-"""Delay between two changes, in milliseconds. It is longer than the time for which servers merge changes."""
+"""Delay between two changes, in milliseconds. Servers merge only changes that follow each other faster."""
 READERS = 4
 """Number of streams that are open at the same time."""
 EVENTS_AFTER_CATCH_UP = 2
-"""Number of events that each reader reads after those that were in the log when its stream was opened."""
+"""Number of live events that each reader reads after the replayed ones."""
 CURSORS = (*("", "last") * 8, "0-0")
-"""Cursors of the streams: none, that of the last stream, and sometimes the start of the log, because it is long."""
+"""Cursors with which a reader opens its streams, in turn. An empty string means no cursor, and `last` is the last id of the
+previous stream. The start of the log is rare, because the whole log is long."""
 MAX_STREAMS = 200
 """Maximum number of streams that the check opens."""
 
@@ -52,13 +53,13 @@ async def no_event_is_lost_between_replay_and_live_events(s: Session) -> None:
 
 
 def _differs(step: Step, states: Mapping[str | None, State | None]) -> bool:
-    """Whether the log has another state at the id of an event. It may have none, because a server may trim it."""
+    """Whether the state after an event differs from the state in the log at the same id. A trimmed log may have no such id."""
     known = states.get(step.block.id)
     return known is not None and step.after is not None and known.value != step.after.value
 
 
 async def _open_streams(s: Session, job: Job, parts: list[RecordedExchange], ended: asyncio.Event) -> None:
-    """Open streams of a job one after the other, until the job has ended. Leave each after a few live events."""
+    """Open streams of a job one after the other until the job has ended. Close each stream after a few live events."""
     last = ""
     for cursor in cycle(CURSORS):
         if ended.is_set() or len(parts) >= MAX_STREAMS:

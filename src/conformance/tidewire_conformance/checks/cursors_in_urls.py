@@ -29,8 +29,8 @@ async def after_works_like_last_event_id(s: Session) -> None:
 
 @check("TW-RES-047", "TW-RES-012", seconds=1)
 async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> None:
-    """If no event of a running job has the id in the cursor, the stream consists of a `rewound` snapshot and all later
-    events.
+    """If a running job has no event with the id in the cursor, the stream begins with a snapshot whose reason is
+    `rewound`, and continues with all later events.
     """
     sample = s.long_running_sample(0.8)
     job = await s.submit(sample)
@@ -45,6 +45,6 @@ async def unknown_cursor_of_running_job_returns_rewound_snapshot(s: Session) -> 
         s.at(answer, first).expect(
             "TW-RES-012" if cursor == "40000-2" else "TW-RES-047",
             sound and answer.of_type("done"),
-            f"a snapshot with the reason rewound, and then later events, for the cursor {cursor}",
+            f"for the cursor {cursor}, a snapshot whose `reason` is `rewound`, followed by the later events",
             f"{answer.status} {json_text(contents(answer.logged[:1]))}",
         )

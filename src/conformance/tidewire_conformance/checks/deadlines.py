@@ -10,7 +10,7 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 BATCH_DEADLINES_MS = (1000, 6000)
-"""Deadlines of a batch, in milliseconds. The longer one is for a busy machine, on which not all items started in time."""
+"""Deadlines of a batch, in milliseconds. The check tries the longer one if a busy machine did not start all items in time."""
 
 
 @check("TW-JOB-069", "TW-OVR-019", "TW-OVR-020", needs=["batches", "deadlines"], seconds=1.5)
@@ -69,8 +69,8 @@ MAX_GRACE_SECONDS = 6.0
 
 @check("TW-JOB-064", "TW-JOB-066", "TW-JOB-068", needs=["disconnect"], seconds=6.5)
 async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) -> None:
-    """A job with `on_disconnect: cancel` is cancelled once no stream was open for `grace_ms`: measured from the submission
-    if no stream was opened, even if the job was read, and otherwise from the close of the last stream.
+    """A job with `on_disconnect: cancel` is cancelled after `grace_ms` without an open stream. The time counts from the close
+    of the last stream or, if no stream was opened, from the submission. A read of the job does not restart the time.
     """
     grace = s.server.limits.get("min_grace_ms", MIN_GRACE_MS) / 1000
     if grace > MAX_GRACE_SECONDS:
@@ -105,7 +105,7 @@ async def job_without_readers_is_cancelled_after_its_grace_period(s: Session) ->
         answer, ended = await read_until_done(job)
         status, passed = answer.member("status"), ended - closed
         s.at(answer).equal(
-            "TW-JOB-064", status, "cancelled", "the status cancelled of a job whose readers have left"
+            "TW-JOB-064", status, "cancelled", "the status cancelled of a job whose readers have disconnected"
         )
         wanted = f"a cancel at least {grace:g} s after the last stream was closed"
         s.at(answer).expect("TW-JOB-066", status != "cancelled" or passed >= grace, wanted, f"{passed:.1f} s")

@@ -12,8 +12,8 @@ SECONDS_WITHOUT_READERS = 1.8
 async def job_runs_on_without_its_readers(s: Session) -> None:
     """A job without `on_disconnect: cancel` is not cancelled, even a second after its last reader has disconnected.
 
-    The suite then reads the job resource only, because a reader that returns could stop the server from cancelling the
-    job.
+    After the disconnect, the suite only reads the job resource, because a new stream could keep the server from
+    cancelling the job.
     """
     sample = s.long_running_sample(SECONDS_WITHOUT_READERS)
     jobs: dict[str, Job] = {}

@@ -23,8 +23,8 @@ UNDECLARED_CAPABILITY_ERRORS = {
     "deadlines": ("422 invalid_input",),
     "disconnect": ("422 invalid_input",),
 }
-"""Beginnings of the allowed status and problem code of the response to a request that uses an undeclared capability
-(section 2.3).
+"""Allowed responses to a request that uses a capability that the server does not declare (section 2.3). Each entry is the
+beginning of the status and problem code.
 """
 CORE_LIMITS = frozenset(
     {
@@ -48,7 +48,7 @@ _NAME = re.compile("[A-Za-z][A-Za-z0-9_.-]{0,63}")
 CLOCK_TOLERANCE = timedelta(seconds=1)
 """Tolerance for the comparison of two times, each of which has a resolution of one second."""
 MAX_COMPARED_SECONDS = 10**9
-"""Longest retention, in seconds, that the suite compares with times. A longer one could exceed the last year of a date."""
+"""Longest retention, in seconds, that the suite adds to a time. A longer one could exceed the year 9999."""
 
 
 @check("TW-DSC-001", "TW-DSC-014", "TW-DSC-015", "TW-DSC-026", "TW-DSC-027", "TW-OVR-012", "TW-JOB-001")
@@ -79,7 +79,7 @@ async def discovery_document_is_valid(s: Session) -> None:
 
 
 def _judge_body(s: Session, requirement: str, name: str, answer: RecordedExchange) -> None:
-    """Judge a description of the server. If it has several faults, the assertion lists all of them."""
+    """Judge whether a response body fits its schema. The assertion lists all violations."""
     violation = schema_violation(name, answer.json)
     s.at(answer).status(requirement, 200)
     s.at(answer).empty(requirement, violation, f"a body that fits {name}.schema.json")
@@ -226,7 +226,7 @@ async def text_is_never_retracted_without_rollback(s: Session) -> None:
 
 
 def _diffs_without(s: Session, capability: str) -> Iterator[tuple[Step, list[Any], list[Any]]]:
-    """Yield each diff of a job at an endpoint that does not declare a capability, with the items before and after it."""
+    """Yield the diffs of endpoints that do not declare a capability, each with the items before and after the diff."""
     jobs = {str(body["id"]): str(body.get("endpoint")) for each in s.wire.record for body in job_bodies(each)}
     names = {name for name, each in s.server.endpoints.items() if not each.capability(capability)}
     for step in s.histories().steps:
@@ -235,7 +235,7 @@ def _diffs_without(s: Session, capability: str) -> Iterator[tuple[Step, list[Any
 
 
 def _extends(old: Any, new: Any) -> bool:
-    if old is new:  # successive states share what did not change
+    if old is new:  # successive states share their unchanged parts
         return True
     if isinstance(old, str):
         return isinstance(new, str) and new.startswith(old)

@@ -28,15 +28,15 @@ from tidewire_conformance.wire.recording_client import IncompleteResponseError, 
 ENDED_ITEM = frozenset({"succeeded", "failed", "cancelled"})
 """Statuses of an item that has ended."""
 OPENS_AN_EPOCH = frozenset({"restart", "rewound"})
-"""Reasons of a snapshot that opens an epoch after the first one."""
+"""Reasons of a snapshot that opens a new epoch."""
 RESTART_SECONDS = 60.0
-"""Timeout, in seconds, for a command such as `--restart-cmd`. The server then has the same time to answer a request.
+"""Timeout, in seconds, for a command such as `--restart-cmd`, and again for the first response after the command.
 
 The option `--patience` multiplies this timeout.
 """
 
 SECONDS_WITHOUT_READER = 1.0
-"""Time, in seconds, after which the reader of a job with a grace period returns after a restart."""
+"""Time, in seconds, that the reader of a job with a grace period waits after a restart before it opens a new stream."""
 
 
 async def _run_command(s: Session, command: str) -> None:
@@ -58,7 +58,7 @@ async def _run_command(s: Session, command: str) -> None:
 
 
 async def _restart(s: Session, command: str) -> float:
-    """Restart the server and wait for it. Return the time, in seconds, for which it is known to have been down."""
+    """Restart the server, and wait until it responds. Return a time, in seconds, for which the server was certainly down."""
     restart = asyncio.create_task(_run_command(s, command))
     failed: list[float] = []
     try:
@@ -81,7 +81,7 @@ async def _restart(s: Session, command: str) -> float:
 
 
 def _restart_command(s: Session) -> str:
-    """Return the command that restarts the server, or skip the check if the jobs of the server need not survive that."""
+    """Return the command that restarts the server, or skip the check if the server's jobs need not survive a restart."""
     if not s.server.survives_restarts:
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
@@ -146,7 +146,7 @@ async def sent_events_survive_a_restart(s: Session) -> None:
     new = first is not None and first.type == "snapshot"
     continues = first is not None and (key(first.id) or (0, 0))[0] == (key(seen[-1].id) or (0, 0))[0]
     restarted = first is not None and first.snapshot_reason in OPENS_AN_EPOCH
-    # A snapshot with another reason replaces trimmed events (TW-RES-024), and may be later than the one that opens the epoch.
+    # A `compacted` snapshot replaces trimmed events (TW-RES-024), which may include the snapshot that opened the epoch.
     compacted = first is not None and first.snapshot_reason == "compacted"
     wanted = "an event of the same epoch, or a snapshot whose reason is `restart`, `rewound` or `compacted`"
     sound = continues or restarted or compacted
@@ -178,8 +178,8 @@ async def sent_events_survive_a_restart(s: Session) -> None:
 
 
 def _judge_sent_events(s: Session, last: str, whole: RecordedExchange) -> None:
-    """Judge whether a log of which no event was trimmed still reaches the last event that was sent before the restart. A server
-    may merge the events before it [TW-DIF-042], and other checks notice gaps.
+    """Judge whether an untrimmed log still reaches the last event that was sent before the restart. A server may merge earlier
+    events (TW-DIF-042), and other checks notice gaps.
     """
     if is_trimmed(whole):
         return
@@ -197,7 +197,7 @@ def _judge_sent_events(s: Session, last: str, whole: RecordedExchange) -> None:
 
 
 def _judge_opening_snapshots(s: Session, whole: RecordedExchange) -> None:
-    """Judge the reason of each snapshot that opens an epoch, in a log of which no event was trimmed."""
+    """Judge the reason of each snapshot that opens an epoch in an untrimmed log."""
     if is_trimmed(whole):
         return
     for before, block in pairwise(whole.logged):
@@ -257,10 +257,10 @@ async def interrupted_job_keeps_its_values(s: Session) -> None:
     async with s.follow(job, "0-0") as stream:
         await stream.until(value_has_grown)
     await _restart(s, command)
-    whole = await s.history(job, sound=False)  # a wrong kept value also breaks the checks of later diffs
+    whole = await s.history(job, sound=False)  # if a kept value is wrong, the log has further faults
     if not _judge_new_attempts(s, job, whole):
         if is_trimmed(whole):
-            s.skip_no_occasion("the server trimmed the log, with the snapshot that starts the new attempt")
+            s.skip_no_occasion("the server trimmed the snapshot that starts the new attempt from the log")
         s.inconclusive("no new attempt started, because the job had ended before the restart")
 
 
@@ -328,7 +328,7 @@ async def ended_items_keys_and_purges_survive_a_restart(s: Session) -> None:
 
 @check("TW-JOB-067", needs=["disconnect"], alone=True)
 async def restart_does_not_count_towards_the_grace_period(s: Session) -> None:
-    """A job with `on_disconnect: cancel` is not cancelled because a restart has closed the stream of its reader, who returns
+    """If a restart closes the stream of a job with `on_disconnect: cancel`, the job is not cancelled if its reader returns
     within the grace period after the restart.
     """
     command = _restart_command(s)
@@ -450,7 +450,7 @@ async def _judge_replica_lag(s: Session, other: Wire) -> None:
 @check("TW-RES-034", "TW-RES-038", "TW-RES-033", whole_run=True)
 async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
     """If a new epoch begins in a stream, the first event of that epoch is a snapshot. No epoch begins after `done`. The
-    numbers of several new epochs do not all follow the number of the epoch before.
+    numbers of new epochs are not always one higher than the number before.
     """
     ends: dict[str, int] = {}
     steps: dict[tuple[str, int], int] = {}
@@ -460,7 +460,7 @@ async def new_epoch_begins_with_a_snapshot(s: Session) -> None:
             if old[0] < new[0]:
                 s.at(each, block).equal("TW-RES-034", block.type, "snapshot", "a snapshot")
                 steps[job_of(each), new[0]] = new[0] - old[0]
-                # One step of 1 is a valid random choice. Two of them occur once in 10^8 runs.
+                # A single step of 1 may be random. Two such steps occur by chance once in 10^8 runs.
                 fixed = len(steps) > 1 and {*steps.values()} == {1}
                 wanted = "a random step from the epoch before"
                 s.at(each, block).expect(

@@ -11,10 +11,10 @@ MAX_ENDPOINTS = 8
 
 @check("TW-DSC-006", "TW-SEC-004", after="ownership")
 async def listed_endpoint_is_usable_or_forbidden(s: Session) -> None:
-    """A submission to an endpoint in the caller's discovery is accepted, or refused with 403 `forbidden`.
+    """A submission to an endpoint in the caller's discovery document is accepted, or refused with 403 `forbidden`.
 
-    The same submission of the first caller is accepted. An endpoint that is not in the discovery of the second caller
-    may also look unknown.
+    The suite submits jobs that the first caller may submit as a second caller. An endpoint that is missing from the
+    second caller's discovery document may also look unknown.
     """
     other = other_principal(s)
     discovery = await other.request("GET", "/v1")

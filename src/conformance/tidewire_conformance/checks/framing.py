@@ -16,7 +16,7 @@ from tidewire_conformance.wire.typed_json import EVENT_SCHEMAS
 HELLO_SECONDS = 1.0
 """Maximum delay of `hello`, in seconds (TW-FRM-005)."""
 MIN_HELD_BACK = 3
-"""Number of events of a job that must arrive with the next event only, before the suite calls them held back."""
+"""Number of events that must arrive only together with the next event before the suite reports that events are held back."""
 MAX_RETRY_MS = 30_000
 _ID = re.compile(r"[1-9][0-9]{0,9}-[1-9][0-9]{0,14}", re.ASCII)
 _STRICT_BLOCK = re.compile(
@@ -341,12 +341,12 @@ async def events_are_sent_without_delay(s: Session) -> None:
             if not (held_back := await _events_held_back(s, job, stream)):
                 s.at(stream.exchange).expect("TW-FRM-006", True, "events before the job has ended")
                 return
-            got = f"the events {', '.join(held_back)} only with the next event, although the job contained them before"
+            got = f"the events {', '.join(held_back)} only with the next event, although the job resource showed them before"
     s.at(stream.exchange).expect("TW-FRM-006", False, "events while the job runs", got)
 
 
 async def _events_held_back(s: Session, job: Job, stream: Stream) -> list[str]:
-    """Return the cursors of the job whose events were not sent until the next event, or an empty list if one was sent."""
+    """Return the ids of events that the job resource showed before the stream did. If any event arrived at once, the list is empty."""
     held_back: dict[str, None] = {}
     while not stream.exchange.ended and not stream.exchange.of_type("done"):
         read = await s.read(job)

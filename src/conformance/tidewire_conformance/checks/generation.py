@@ -17,8 +17,8 @@ MAX_TOKENS = 8
 TOO_MANY_TOKENS = 10**8
 """Value of `max_tokens` that exceeds the context length of every model."""
 STOP_TOKENS = (48, 192)
-"""Values of `max_tokens` for a text with a stop string. A token may be a single character, or a single byte of one: the second
-value is for a model whose first text is too short.
+"""Values of `max_tokens` for a text with a stop string. The check tries the second value if the first text is too short,
+because a token may be a single character or even a single byte.
 """
 STOP_LENGTH = 9
 """Length of the stop string in characters. Most tokens are shorter, so the stop string spans several tokens."""
@@ -28,13 +28,13 @@ OUTPUT_MEMBERS = frozenset(
     {"logprobs", "top_logprobs", "ranks", "ties", "token_text", "logprob_token_ids", "prompt_logprobs", "logprobs_mode",
      "echo", "n"}
 )  # fmt: skip
-"""Members of an input that add something to the output. An example may have them, but a check sends only its own."""
+"""Input members that add something to the output. The checks remove them from an example, and set only those that they test."""
 COLUMNS = {
     "logprobs": ("token_ids", "logprobs"),
     "top_logprobs": ("token_ids", "logprobs", "top_ids", "top_logprobs"),
     "ranks": ("ranks",),
 }
-"""Members of an input, each with the columns of generated tokens that it requests (section 8.2)."""
+"""Input members, each with the columns that it requests. A column has one entry per generated token (section 8.2)."""
 MEMBER_EFFECTS: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": True}, "logprobs"),
     ({"logprobs": True}, "token_ids"),
@@ -115,7 +115,7 @@ def _column_fault(name: str, column: Any) -> str:
 
 
 def is_number_or_null(value: Any) -> bool:
-    """Whether a value can be a log-probability or an id."""
+    """Whether a value has the type of a log-probability or of a token id."""
     return value is None or isinstance(value, int | float)
 
 
@@ -125,7 +125,7 @@ def columns_of(value: dict[str, Any], *names: str) -> Iterator[tuple[Any, ...]]:
 
 
 def tokens_in(usage: Any, name: str) -> int:
-    """Return a number of tokens in the `usage` of a job, or -1 if the number is missing."""
+    """Return the number of tokens that a job's `usage` has under a name, or -1 if there is none."""
     found = usage.get(name) if isinstance(usage, dict) else None
     return found if isinstance(found, int) else -1
 
@@ -208,13 +208,13 @@ def _is_served(value: Any, members: dict[str, Any], shown: str, prompt: str) -> 
 def _judge_usage(
     s: Session, history: RecordedExchange, usage: dict[str, Any], *, known: bool = False
 ) -> bool:
-    """Judge whether both numbers are there. Return False if the server does not know them.
+    """Judge whether `usage` contains both numbers of tokens. Return False if the server does not count tokens.
 
     Args:
         s: The session.
         history: The stream with the usage.
-        usage: The usage.
-        known: Whether the server reports the numbers for other jobs.
+        usage: Member `usage` of the job.
+        known: Whether the server reports both numbers for other jobs.
     """
     numbers = {"prompt_tokens", "completion_tokens"}
     if not known and numbers.isdisjoint(usage):

@@ -14,7 +14,7 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 DONE = ("status", "usage", "error", "check", "digest", "expires_at")
 """Names of the members of a `done` event (section 3.6)."""
 LINK_NAMES = ("self", "events", "cancel", "jobs", "next")
-"""Names of the links to resources below `/v1`. A server may have other links by name, to any place (section 6.4)."""
+"""Names of the links that the specification defines. A server may add links with other names, to any URL (section 6.4)."""
 MAX_COMMON_CHARACTERS = 12
 """Number of equal leading characters at which two job ids count as similar.
 
@@ -300,7 +300,7 @@ async def submit_ignores_a_cursor(s: Session) -> None:
 
 @check("TW-FRM-052", "TW-JOB-042", after="cursors_in_urls")
 async def state_of_an_ended_job_has_its_end(s: Session) -> None:
-    """The `state` of an ended job has the status, the usage and the error of its `done`."""
+    """The `state` of an ended job has the status, the usage and the error of the job's `done` event."""
     samples = [s.any_sample(), s.server.failing_sample(), s.server.script_sample({"usage": {"tokens": 2}})]
     for sample in filter(None, samples):
         job, history = await s.run_to_end(sample)

@@ -1,4 +1,4 @@
-"""Checks for sections 2.4 and 11.4: limits per principal (user). If a limit is small enough, a check exceeds it by one."""
+"""Checks for sections 2.4 and 11.4: limits for each principal, that is, each user. Limits that are too large are not tested."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +16,7 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import BUSY_SECONDS, BUSY_STATUSES, BUSY_TRIES, Stream, Wire
 
 STREAMS_AT_ONCE = 16
-"""Number of streams that a check opens at the same time: a job of a few seconds must not end before its last stream opens."""
+"""Number of streams that a check opens concurrently, so that a job of a few seconds does not end before all are open."""
 READ_SECONDS = 0.2
 """Time, in seconds, to read the events that a stream has already received."""
 END_SECONDS = 10.0
@@ -74,7 +74,7 @@ async def _open_streams(
 
 
 async def _why_ended(s: Session, job: Job, streams: Sequence[Stream], wire: Wire | None = None) -> str:
-    """Say why streams of a job may have ended by now. The text is empty if all of them must still be open."""
+    """Return the reason why streams of a job may have ended, or an empty string if all of them must still be open."""
     found = (each.until(lambda now: now.of_type("goaway"), READ_SECONDS) for each in streams)
     if any(await asyncio.gather(*found)):
         return "the server ended streams with goaway"
@@ -147,8 +147,8 @@ async def _cancel(s: Session, jobs: list[str]) -> None:
     alone=True,
 )
 async def job_above_the_limit_returns_429(s: Session) -> None:
-    """A request for one job too many, and none far below the limit, gets 429 `too_many_jobs`. Meanwhile, other callers are
-    served, and queued jobs get pings.
+    """A caller that exceeds the limit by one job gets 429 `too_many_jobs`, and a caller far below the limit does not. Meanwhile,
+    other callers are served, and queued jobs get pings.
     """
     limit = _limit(s, "max_jobs_per_principal")
     sample = s.script_sample({"sleep_ms": 120_000})

@@ -8,7 +8,7 @@ MERGE_MS = 5
 CHANGES = 900
 """Number of changes that a job makes without a pause."""
 UNMERGED_EVENTS = 10
-"""Number of events that are logged at once, such as those for the start and the end of an item."""
+"""Number of events that a server need not merge, such as those for the start and the end of an item."""
 MIN_LOG_TTL = 60
 """Shortest `log_ttl_s`, in seconds, for which the check expects the log of a job that has just ended."""
 MIN_LOG_BYTES = 65_536
@@ -19,8 +19,8 @@ MIN_LOG_BYTES = 65_536
 async def continuous_changes_are_merged(s: Session) -> None:
     """While a value changes continuously, the server logs at most one event in 5 ms.
 
-    The time is that between the submission and the arrival of `done`, which is longer than the time in which the server
-    wrote. A slow machine or network can therefore only raise the number of events that is allowed.
+    The check measures the time from the submission to the arrival of `done`, which is longer than the server spent on the
+    changes. A slow machine or network can therefore only raise the allowed number of events.
     """
     sample = s.script_sample(*[{"append": "x"}] * CHANGES)
     began = s.wire.now()

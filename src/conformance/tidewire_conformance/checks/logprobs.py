@@ -45,14 +45,14 @@ TOP_LOGPROBS = 5
 DEFAULT_DECIMALS = 4
 """Number of decimals of log-probabilities if a request does not contain `logprob_decimals` (section 8.1)."""
 MAX_DECIMALS = 9
-"""Largest value of `logprob_decimals`. Log-probabilities with equal decimals are those of equally probable tokens."""
+"""Largest value of `logprob_decimals`."""
 ARITHMETIC_TOLERANCE = 1e-3
 """Tolerance for floating-point errors in a log-probability or in a sum of probabilities.
 
 Two runs of the same model can differ by such an error, because the order of a sum depends on the other jobs in a batch.
 """
 MAX_EXPONENT = 100.0
-"""Greatest exponent that the suite computes, because that of a positive number could overflow."""
+"""Upper limit for a log-probability before the suite passes it to `math.exp`, which overflows for large wrong values."""
 GAP_TOLERANCE = 1e-2
 """Tolerance for floating-point errors in the difference of two log-probabilities that are divided by a temperature."""
 
@@ -69,18 +69,18 @@ def rounding_error(decimals: int) -> float:
 
 
 def max_sum(decimals: int) -> float:
-    """Return the largest sum of the probabilities of different tokens that is correct except for rounding (TW-GEN-029).
+    """Return the upper limit for the sum of the probabilities of different tokens, if they were rounded (TW-GEN-029).
 
-    Rounding to d decimals increases a log-probability by at most h = 10^-d / 2, so it multiplies each probability by at
-    most e^h. The exact probabilities sum to at most 1, and the rounded ones therefore to at most e^h.
+    The exact probabilities sum to at most 1. Rounding a log-probability to d decimals adds at most h = 10^-d / 2, which
+    multiplies the probability by at most e^h. The sum of the rounded probabilities is therefore at most e^h.
     """
     return math.exp(rounding_error(decimals)) + ARITHMETIC_TOLERANCE
 
 
 def max_difference(decimals: int) -> float:
-    """Return the largest difference between two log-probabilities that are equal except for rounding.
+    """Return the largest difference between two rounded log-probabilities whose exact values are equal.
 
-    If both exact values are equal up to a floating-point error, each of them is rounded by at most 10^-d / 2.
+    Rounding to d decimals changes each value by at most 10^-d / 2. The exact values may have a floating-point error.
     """
     return 2 * rounding_error(decimals) + ARITHMETIC_TOLERANCE
 
@@ -340,7 +340,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
     await s.concurrently(judge, SAMPLING_MEMBERS)
     cold, hot, raw = found["processed", 0.5], found["processed", 2.0], found["raw", 0.5]
     gaps = [each[0] - each[1] for each in (cold, hot, raw) if len(each) == 2 and None not in each]
-    # Four rounded numbers: the two of the raw gap count twice at a temperature of 0.5.
+    # Two processed values have one rounding error each. The two raw values are divided by 0.5, so their errors count twice.
     most = 6 * rounding_error(decimals) + GAP_TOLERANCE
     sound = len(gaps) < 3 or (abs(gaps[0] - 2 * gaps[2]) <= most and abs(gaps[1] - gaps[2] / 2) <= most)
     wanted = "gaps between the raw log-probabilities of two candidates, divided by the temperature"

@@ -15,9 +15,10 @@ from tidewire_conformance.wire.recording_client import Wire
 PAIRS = 20
 """Number of pairs of timed requests: one for another user's job, and one for an unknown job."""
 MIN_SLOW_PAIRS = 18
-"""Number of pairs in which the same request has to be slower.
+"""Number of pairs in which the same one of the two requests has to be slower.
 
-A busy machine delays single responses at random, so with equal times this happens in fewer than one of 2000 runs.
+A busy machine delays single responses at random. If both requests take equally long, this number is reached in fewer than
+one of 2000 runs.
 """
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the two response times of a pair. The option `--patience` multiplies it."""
@@ -93,7 +94,7 @@ def comparable(answer: RecordedExchange) -> tuple[int, object]:
 
 
 def requests_for_a_job(cursor: str) -> list[tuple[str, str, str]]:
-    """Return the requests for a job that a server can answer: the method, the path after that of the job, and a cursor."""
+    """Return all kinds of requests for a job, each with its method, its path after the path of the job, and a cursor."""
     return [
         ("GET", "", ""),
         ("GET", "/events", ""),

@@ -28,7 +28,7 @@ MAX_OTHER_EVENTS = 50
 
 @check("TW-FRM-064", "TW-FRM-065", "TW-FRM-063", whole_run=True)
 async def queue_positions_start_at_1(s: Session) -> None:
-    """A `queue` event has a `position` of at least 1 and no null member. It is not sent twice unchanged."""
+    """A `queue` event has a `position` of at least 1 and no null member. The same event is not sent twice in a row."""
     seen = [(each, block) for each in s.wire.record if each.is_stream for block in each.of_type("queue")]
     if not seen:
         s.skip_no_occasion("no stream in this run had a queue event")

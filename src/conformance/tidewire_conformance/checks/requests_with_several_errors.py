@@ -25,7 +25,7 @@ class _WrongRequest(NamedTuple):
 
 @check("TW-ERR-010")
 async def request_with_several_errors_reports_one(s: Session) -> None:
-    """A request with several errors gets the problem of one of them. A request with one of the errors gets its problem."""
+    """A request with several errors gets the problem of one of these errors. A request with a single error gets that error's problem."""
     sample = s.any_sample()
     job, _ = await s.run_to_end(sample)
     nowhere = "/v1/endpoints/there-is-none/jobs"

@@ -16,9 +16,9 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 CUT_POINTS = 24
 """Maximum number of cursors that are tried for one job: the first, the last and a random sample of the others."""
 MAX_EXAMPLES = 4
-"""Number of examples whose ended jobs are resumed from each id: a fault may depend on the content of an event."""
+"""Maximum number of examples whose ended jobs are resumed. A fault may occur only with the events of one example."""
 MAX_EXAMPLE_SECONDS = 10.0
-"""Longest duration, in seconds, of the job of a further example that is resumed from each id."""
+"""Maximum duration, in seconds, of the jobs of these examples, except the first example."""
 LIVE_CUTS = 6
 """Number of times that the check cuts its connection to a running job."""
 MAX_TESTED_LOG = 8 * 2**20
@@ -51,9 +51,8 @@ def contents(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
 def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
     """Return the ids at which two streams of a job lead to different states.
 
-    The streams may encode the same change in different ways. If the server had trimmed the log before it sent the
-    history, the state at the cursor of the other stream may be unknown. The events up to its next snapshot are then not
-    compared.
+    The streams may encode the same change in different ways. If `history` comes from a trimmed log, the state at the
+    cursor of `other` may be unknown. The events of `other` up to its next snapshot are then not compared.
     """
     known = {step.block.id: step.after for step in Histories([history]).steps}
     trimmed = is_trimmed(history)
@@ -178,7 +177,9 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    expected = f"the events after {whole[at].id}, that is {json_text(wanted)}, or others that lead to the same states"
+    expected = (
+        f"the events after {whole[at].id}, that is {json_text(wanted)}, or other events with the same states"
+    )
     states = f"the events {json_text(got)}, with different states at {json_text(lost)}"
     s.at(answer).expect("TW-RES-020", complete, expected, states)
     s.at(answer).expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got)
@@ -403,7 +404,7 @@ async def trimmed_log_resumes_with_a_snapshot(s: Session) -> None:
     s.at(oldest, first).expect("TW-RES-018", sound, wanted, f"{first.type} {reason} {first.id}")
     edge = await s.stream(job, first.id or "")
     lost = differing(oldest, edge)
-    wanted = f"the events after {first.id}, or others that lead to the same states"
+    wanted = f"the events after {first.id}, or other events with the same states"
     got = f"{json_text(edge.logged_ids[:3])}, with different states at {json_text(lost[:3])}"
     s.at(edge).expect("TW-RES-020", edge.logged and not lost, wanted, got)
     ended = old.of_type("done") and oldest.of_type("done")

@@ -8,7 +8,7 @@ from tidewire_conformance.session import Session
 from tidewire_conformance.wire.event_stream_decoder import Block
 
 MAX_OPS = 10_000
-"""Number of ops that every diff may have, and the default of `max_event_ops`."""
+"""Default of `max_event_ops`, the maximum number of operations in a diff, and the largest value that a server may declare."""
 
 MAX_TESTED_EVENT = 2 * 2**20
 """Largest `max_event_bytes` that the suite tests with a longer text."""
@@ -51,10 +51,10 @@ def _op_count(block: Block) -> int:
 
 @check("TW-DIF-071", "TW-FRM-081")
 async def change_of_many_ops_is_split_over_several_events(s: Session) -> None:
-    """Changes of more elements than a diff may have ops are sent in several events, and are complete at the end."""
+    """A change that needs more operations than one diff may have is sent in several events, and is complete at the end."""
     max_ops = _max_ops(s)
     count = max_ops + max_ops // 10
-    # An op that sets the whole array would be longer than the ops that append to its elements.
+    # Long elements make the operations that append to them shorter than one operation that sets the whole array.
     values = [[f"{index} {'x' * 40}{ending}" for index in range(count)] for ending in ("", "y")]
     sample = s.script_sample(*({"emit": value} for value in values))
     limits = s.server.limits
@@ -124,7 +124,7 @@ async def long_result_is_set_in_one_event(s: Session) -> None:
 
 
 async def _judge_long_results(s: Session, sample: SampleRequest, limit: int) -> int:
-    """Judge how the values of a job are set that are longer than a limit. Return the size of the longest one in bytes."""
+    """Judge how a job sets values that are longer than a limit. Return the size of the longest value, in bytes."""
     job, history = await s.run_to_end(sample)
     longest = 0
     for number, item in enumerate(s.items(await s.read(job))):
@@ -150,9 +150,10 @@ WIDE_BYTES = 4
 
 @check("TW-FRM-047", "TW-FRM-081")
 async def sizes_of_events_count_bytes(s: Session) -> None:
-    """A text that is longer than `max_event_bytes` only if its bytes are counted is sent in several events.
+    """The server measures events in bytes: a text with more bytes, but fewer characters, than `max_event_bytes` is sent in
+    several events.
 
-    Some changes of the job exceed the limit alone, and others if the server merges them.
+    The first change of the job exceeds the limit. The later ones exceed it only if the server merges them.
     """
     limit = s.server.limits.get("max_event_bytes", 0)
     if limit > MAX_TESTED_EVENT:

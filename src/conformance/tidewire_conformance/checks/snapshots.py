@@ -23,7 +23,7 @@ async def snapshots_match_the_history(s: Session) -> None:
         if not s.at(answer).expect("TW-RES-016", sound, "a snapshot as the first logged event", got):
             continue
         lost = differing(history, answer)
-        wanted = f"the states of the history of {sample.endpoint}"
+        wanted = f"the same states as in the log of the job at {sample.endpoint}"
         s.at(answer, answer.logged[0]).expect(
             "TW-RES-007", not lost, wanted, f"different states at {json_text(lost)}"
         )

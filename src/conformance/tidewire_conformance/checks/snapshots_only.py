@@ -24,13 +24,13 @@ async def diffs_0_returns_snapshots_and_done(s: Session) -> None:
     for each in connections:
         ids = [block.id for block in each.of_type("snapshot")]
         s.at(each).expect("TW-JOB-075", len(set(ids)) == len(ids), "each id once", ids)
-        # If a snapshot arrives late, the next gap is shorter. The time since the request is never too short.
+        # A snapshot that arrives late shortens the next gap, so measure the times from the request.
         own = [round(1000 * (block.at - each.began)) for block in each.of_type("snapshot")]
         own = own[:-1] if each.of_type("done") else own
         spaced = not own or own[-1] >= (len(own) - 1.5) * least
         s.at(each).expect("TW-JOB-073", spaced, f"at least {least} ms between snapshots", own)
     # The state changes all the time, so a stream that lasts two intervals must contain a second snapshot.
-    # It begins with its first event: a busy server may respond only after the job has ended.
+    # Measure from the first event, because a busy server may respond only after the job has ended.
     began = min([block.at for block in answer.events], default=answer.finished)
     lasted = 1000 * (answer.finished - (at[0] if at else began))
     further = len(at) > 1 or lasted < 2 * least or not s.server.has_script

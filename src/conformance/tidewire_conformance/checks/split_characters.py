@@ -44,7 +44,7 @@ class _Vocabulary(NamedTuple):
 
 
 def _decoded(text: bytes, *, final: bool = False) -> str:
-    """Decode bytes. Unless they are final, the incomplete character at their end is held back."""
+    """Decode bytes. An incomplete character at the end is left out unless `final` is set."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(text, final)
 
 
@@ -152,5 +152,5 @@ def _is_text(value: Any) -> bool:
 
 
 def _short(text: str) -> str:
-    """Replace repeated U+FFFD by one. Decoders differ in the number of them for several invalid bytes."""
+    """Replace each run of U+FFFD by a single one, because decoders differ in how many they write for invalid bytes."""
     return re.sub(f"{REPLACEMENT}+", REPLACEMENT, text)

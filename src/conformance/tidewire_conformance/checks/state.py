@@ -134,8 +134,8 @@ async def item_status_transitions_are_valid(s: Session) -> None:
 def _transitions(step: Step) -> Iterator[tuple[str, str]]:
     """Yield the old and the new status of each item whose status an operation of an event changes.
 
-    One logged event may contain several changes (TW-DIF-040). A diff that replaces several events may omit the statuses
-    between the first and the last, so it is skipped, as snapshots are.
+    One logged event may contain several changes (TW-DIF-040). Snapshots are skipped, and so are diffs that replace several
+    events, because both may omit intermediate statuses.
     """
     if step.before is None or step.block.type != "message" or step.block.is_merged:
         return
@@ -151,7 +151,7 @@ def _transitions(step: Step) -> Iterator[tuple[str, str]]:
 
 
 def _may_change_a_status(diff: Any) -> bool:
-    """Whether an operation of a diff changes something else than the value of an item. Most diffs only extend values."""
+    """Whether a diff changes anything other than the values of items. Most diffs only extend values."""
     ops = diff.get("ops") if isinstance(diff, dict) else diff
     paths = (str(op[1]) for op in ops if op[0] != "r") if isinstance(ops, list) else ()
     return any(not path.startswith("/items/") or "/value" not in path for path in paths)

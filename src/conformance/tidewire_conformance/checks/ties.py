@@ -14,10 +14,10 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 DECIMALS = 9
-"""Largest number of decimals. Two log-probabilities with equal decimals are those of tokens with equal logits."""
+"""Largest value of `logprob_decimals`. Tokens whose log-probabilities agree in all decimals count as tied."""
 MAX_CANDIDATES = 20
 MIN_GAP = 1e-3
-"""Difference of two log-probabilities that exceeds the floating-point errors of two runs of the same model."""
+"""Minimum difference of two log-probabilities that cannot be a floating-point error between two runs of a model."""
 TIES = {"cut": "TW-GEN-034", "count": "TW-GEN-035", "all": "TW-GEN-036"}
 """Requirement for each value of the member `ties`."""
 COUNTS = (1, 2, 5)
@@ -105,7 +105,7 @@ async def ties_are_cut_counted_or_sent(s: Session) -> None:
             last = row[count - 1][1]
             tied = sum(logprob == last for _, logprob in row[count:])
             if any(0 < abs(logprob - last) < MIN_GAP for _, logprob in row):
-                continue  # Floating-point errors could make a tie of these, or reorder them.
+                continue  # Floating-point errors could make these candidates tie, or reorder them.
             sent = [each for each, _ in row[: count + tied * (ties == "all")]]
             s.at(history).equal(TIES[ties], [each for each, _ in found], sent)
             if ties != "cut":

@@ -17,11 +17,11 @@ MAX_BLOCKERS = 24
 DEADLINE_MS = 200
 """Deadline of the job that waits, in milliseconds."""
 WITNESS_DEADLINES_MS = (1000, 4000)
-"""Deadlines, in milliseconds, of the job that was submitted first. The longer one is for a busy machine."""
+"""Deadlines, in milliseconds, of the running job that serves as a witness. The longer one is for a busy machine."""
 BLOCKER_MS = 60_000
 BLOCKERS_AT_ONCE = 12
 OTHER_JOBS = 5
-"""Number of jobs for which the check leaves places: its own, and that of the idle stream."""
+"""Number of jobs, below the limit of the caller, that the check leaves free for its other jobs and the idle stream."""
 WAITING_READS = 3
 """Number of reads that must all show that a job waits."""
 NO_JOB_WAITS = "the server runs all these jobs at the same time, or refuses them before a job waits"
@@ -34,8 +34,8 @@ async def waiting_jobs_end_without_running(s: Session) -> None:
     """The deadline of a job counts from its submission, so that it can fail while it waits. A job that is cancelled
     while it waits never runs.
 
-    A running job with a later deadline is the witness: when it has failed, the job with the earlier deadline must have
-    failed, too. At that moment, the running job makes place for one that waits.
+    A running job with a later deadline serves as a witness. When the witness has failed, the waiting job with the earlier
+    deadline must have failed, too. The failure of the witness also makes room for one of the waiting jobs.
     """
     for deadline in WITNESS_DEADLINES_MS:
         started: list[Job] = []
