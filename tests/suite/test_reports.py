@@ -267,11 +267,11 @@ def test_a_run_without_failures_says_how_many_requirements_were_not_tried():
 def test_a_run_without_a_profile_names_the_inconclusive_check_and_how_to_repeat_it():
     whole = verdict_with("area.one", CHOICE[:1], (CHOICE[0], True))
     unclear = Verdict("area.two", (CHOICE[1],), "x", Outcome.INCONCLUSIVE, "it never came")
-    line = "no profile, because area.two had no verdict, for the reason below; run it again with --only area.two --patience 3"
+    line = "no profile is met, because area.two could not reach a verdict, for the reason below; run the suite again with --only area.two --patience 3"
     assert line in " ".join(terminal_output(report_of(whole, unclear)).split())
     failed = verdict_with("area.three", (CHOICE[2],), (CHOICE[2], False))
     for report in (report_of(whole), report_of(whole, unclear, failed)):
-        assert "had no verdict" not in terminal_output(report)
+        assert "could not reach a verdict" not in terminal_output(report)
 
 
 # ---- grouping of failures with the same symptom --------------------------------------------------------------------

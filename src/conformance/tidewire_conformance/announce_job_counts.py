@@ -1,8 +1,8 @@
 """Messages that announce how many jobs a run will start on each endpoint. The user may want to know, because jobs may
 use an expensive GPU.
 
-There are two messages: one before the examples run, and one before the checks run. A single message is not possible,
-because the checks choose their examples, and therefore the endpoints, by the observed properties of the examples' jobs.
+There are two messages, one before the examples run and one before the checks run. The second one needs the results of the
+examples, because the checks choose their endpoints by how the jobs of the examples behaved.
 """
 
 import math
@@ -24,10 +24,10 @@ JOBS_OF_ALL_CHECKS: Final[tuple[tuple[Callable[[Server], SampleRequest | None], 
     (Server.growing_sample, 13),
     (Server.failing_sample, 3),
 )
-"""Approximate number of jobs that all checks together start with each kind of example. tests/suite/test_reference.py
-compares the numbers with a run."""
+"""Functions that choose an example, each with the approximate number of jobs that all checks together start with this
+example. tests/suite/test_reference.py compares the numbers with a run."""
 JOBS_OF_EACH_EXAMPLE: Final = 6
-"""Approximate number of jobs that the checks start on each endpoint except `SCRIPT`, if the server has `SCRIPT`. Most
+"""Approximate number of jobs that the checks start on each other endpoint if the server has the endpoint `SCRIPT`. Most
 checks then use `SCRIPT`."""
 
 
@@ -82,7 +82,7 @@ def announce_checks(server: Server, checks: Sequence[Check], repeat: int) -> str
 
 
 def _jobs_at_the_limit(server: Server, checks: Sequence[Check]) -> str:
-    """Return a sentence about the jobs with which a check reaches the limit of one caller. They are long, and may be expensive."""
+    """Return a sentence about the check that submits jobs up to `max_jobs_per_principal`. These jobs are long, and may be expensive."""
     limit, sample = server.limits.get("max_jobs_per_principal", math.inf), server.long_running_sample()
     reached = any("TW-SEC-024" in check.requirements for check in checks) and limit <= MAX_TESTED_CONCURRENCY
     if sample is None or sample.endpoint == SCRIPT or not reached:

@@ -344,7 +344,7 @@ def _stream_mode(
 ) -> Report:
     """Test any server that streams events, whether or not it uses Tidewire."""
     if variants or server.requires_tidewire:
-        _fail("of the options for a server, --profile sse has only --header and --body", USAGE)
+        _fail("--profile sse accepts only --header and --body of the options for a server", USAGE)
     if checks.settings.repeat > 1 or checks.lanes:
         _fail("--repeat and --lanes cannot be combined with --profile sse and a URL", USAGE)
     chosen = choose_stream_checks(checks.only, checks.skip)

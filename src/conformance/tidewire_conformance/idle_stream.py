@@ -1,8 +1,8 @@
 """Event stream of a job that does nothing, which stays open while checks run that neither count jobs and streams nor
 restart the server.
 
-The streams of the checks end within seconds. A server may close each connection at a maximum age, and only a stream that
-lives longer shows the `goaway` that it then sends. Checks that judge the whole run read this stream in the record.
+The streams of the checks end within seconds. A server that limits the age of connections sends `goaway` before it closes
+one, and only a long stream shows this event. Checks that judge the whole run find the stream in the record of responses.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ all other jobs would have to wait for it. The option `--patience` multiplies it.
 async def idle_stream(wire: Wire, server: Server) -> AsyncIterator[None]:
     """Submit a job without waiting for the response, and keep its stream open during the `with` block. Then cancel the job.
 
-    The job is one of the endpoint `tidewire.script`, or otherwise that of the longest example.
+    The job runs at the endpoint `tidewire.script`. Without this endpoint, it is the job of the longest example.
     """
     sample, quick = _idle_sample(server), server.any_sample()
     if sample is None or quick is None:

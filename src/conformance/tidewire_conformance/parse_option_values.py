@@ -187,7 +187,7 @@ def select(
         is_named_by: Function that returns whether one of several patterns matches an entry.
         only: Patterns of the entries to run. By default, all entries run.
         skip: Patterns of the entries to leave out.
-        kind: What an entry is, for the error message.
+        kind: Word for an entry in the error message: `check` or `scenario`.
 
     Raises:
         EmptySelectionError: A pattern matches no entry.

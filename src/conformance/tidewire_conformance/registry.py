@@ -54,8 +54,8 @@ AREAS: Final = (
     "slow_readers",
     "durable",
 )
-"""Areas of the checks, ordered from causes to effects: if checks of two areas fail, a fault of the first one is the more
-likely cause, because what the second one tests needs what the first one tests.
+"""Areas of the checks, ordered from causes to effects. If checks of two areas fail, the cause is more likely in the earlier
+area, because the features of the later area depend on it.
 """
 
 
@@ -75,9 +75,9 @@ class Check:
     whole_run: bool
     """Whether the check judges the recorded requests and responses of the whole run. Such a check runs last."""
     seconds: float = 0.0
-    """How long the check waits at a quick server, in seconds. The checks that wait longest start first."""
+    """Time, in seconds, that the check waits even if the server is fast. The checks that wait longest start first."""
     after: str = ""
-    """Area whose failures explain a failure of this check. An empty string means only that of the check's own area."""
+    """Area whose failures explain a failure of this check. By default, it is the check's own area."""
     idle_stream: bool = False
     """Whether the check needs a stream of an idle job that stays open while the other checks run."""
     alone: bool = False
@@ -91,7 +91,7 @@ class Check:
 
     @property
     def profiles(self) -> frozenset[str]:
-        """Profiles of the check's requirements, without the profiles of which they are a part."""
+        """Profiles of the check's requirements. A profile that includes one of these profiles is not listed."""
         return frozenset(specification.requirements()[each].profile for each in self.requirements)
 
     def narrowed(self, profiles: Sequence[str]) -> "Check":
@@ -138,11 +138,11 @@ def check(
         needs: Capabilities that the server must declare.
         serial: Whether the check must not run concurrently with other checks.
         whole_run: Whether the check judges the recorded requests and responses of the whole run.
-        seconds: How long the check waits at a quick server, in seconds.
+        seconds: Time, in seconds, that the check waits even if the server is fast.
         idle_stream: Whether the check needs a stream of an idle job that stays open while the other checks run.
         alone: Whether the check is serial and not even the idle stream may be open, because the check counts jobs or
             streams, or restarts the server.
-        after: Area whose failures explain a failure of this check, if it is further down in `AREAS` than the check's own.
+        after: Area whose failures explain a failure of this check, if that area comes after the check's own area in `AREAS`.
 
     Raises:
         ValueError: A requirement id is unknown, no id is passed, the docstring is missing, or the name is already

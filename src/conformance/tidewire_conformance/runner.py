@@ -31,7 +31,7 @@ _REACHED_LIMITS = {
     "too_many_jobs": "max_jobs_per_principal",
     "too_many_streams": "max_streams_per_principal",
 }
-"""Codes of the refusals that the suite's own jobs and streams can cause, with the limits."""
+"""Problem codes with which a server refuses too many jobs or streams, each with the limit that the suite has reached."""
 INTERRUPTED = "the run was interrupted"
 """Value of `cut_short` if the user interrupted the run with Ctrl-C."""
 LIVENESS_TRIES, LIVENESS_SECONDS = 3, 1.0
@@ -82,15 +82,15 @@ def _claimed_profiles(plan: Plan, server: Server, record: Sequence[RecordedExcha
 
 
 def _max_lanes(server: Server) -> float:
-    """Return the number of concurrent checks whose jobs and streams, with the idle ones, stay below the server's limits."""
+    """Return how many checks may run concurrently, so that their jobs and streams and the idle job stay below the server's limits."""
     shares = {"max_jobs_per_principal": JOBS_PER_CHECK, "max_streams_per_principal": STREAMS_PER_CHECK}
     limits = {name: server.limits[name] for name in shares if name in server.limits}
     return min(((limit - 1) // shares[name] for name, limit in limits.items()), default=math.inf)
 
 
 Watch = Callable[[Verdict, int, int], None]
-"""Callback for each finished check or scenario. Its arguments are the verdict, the number of those that are finished, and
-the total number.
+"""Callback for each finished check or scenario. Its arguments are the verdict, the number of finished ones, and the total
+number.
 """
 
 
@@ -205,7 +205,7 @@ class CheckProgress:
         self._rounds.append(verdicts)
         lanes = max(1, int(min(self.plan.lanes, _max_lanes(server))))
         slots = asyncio.Semaphore(lanes)
-        # Checks that wait leave every third slot to others, so that the processor is busy while they wait.
+        # Checks that wait take only two thirds of the slots, so that other checks use the processor meanwhile.
         waiting_slots = asyncio.Semaphore(max(1, lanes * 2 // 3))
         history_cache: dict[int, Histories] = {}
         total = len(self.checks) * self.plan.repeat
@@ -224,7 +224,7 @@ class CheckProgress:
         together = [check for check in self.checks if not check.serial and not check.whole_run]
         serial = [check for check in self.checks if check.serial and not check.alone]
         async with AsyncExitStack() as stack:
-            # A server that allows two streams needs both for a check that compares two readers.
+            # If a server allows only two streams, a check that compares two readers needs both of them.
             idle_fits = server.limits.get("max_streams_per_principal", math.inf) > STREAMS_PER_CHECK
             if idle_fits and any(check.idle_stream for check in self.checks):
                 await stack.enter_async_context(idle_stream(self._wire, server))
@@ -319,7 +319,7 @@ async def _run(
 def _excuse_own_jobs(verdict: Verdict, assertions: list[Assertion]) -> None:
     """Make a check inconclusive instead of failed if a request was refused because of the suite's other jobs or streams.
 
-    Only a server that does not allow two checks at once can refuse them. The suite stays below a higher limit.
+    This happens only if the server's limit is too low for two concurrent checks. The suite stays below a higher limit.
     """
     refused = [
         each

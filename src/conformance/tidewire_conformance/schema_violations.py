@@ -1,4 +1,4 @@
-"""All violations of a JSON Schema by a value, each with the expected form of the violating part.
+"""Description of the parts of a JSON value that violate a JSON Schema, each with the form that the schema requires.
 
 The schemas are those of the specification, and those that a server declares for the inputs and values of its endpoints.
 A schema that a server declares may be invalid, so no function of this module raises an exception because of a schema.
@@ -23,7 +23,7 @@ _SHOWN: Final = 80
 _FORM_KEYWORDS: Final = frozenset(
     {"type", "const", "enum", "pattern", "format", "minimum", "maximum", "minLength", "anyOf", "oneOf"}
 )
-"""Keywords of JSON Schema for which the form of the schema explains a violation."""
+"""Keywords of JSON Schema whose violation is described by the expected form of the value, as `form` returns it."""
 _TYPE_KEYWORDS: Final = frozenset({"type", "anyOf", "oneOf"})
 """Keywords of JSON Schema that a value of the wrong type violates."""
 _MISSING = re.compile(r"'(.*)' is a required property", re.DOTALL)
@@ -175,7 +175,7 @@ def usable(name: str, value: Any, *, types_only: bool = False) -> Any:
 
 
 def _wrong_paths(name: str, value: Any, types_only: bool) -> list[list[str | int]]:
-    """Return the paths of the parts that violate a schema, without parts of them, and the last element of an array first."""
+    """Return the paths of the outermost parts that violate a schema. Later array elements come first, so they can be deleted in order."""
     errors = specification.validator(name).iter_errors(value)
     paths = {
         tuple(error.absolute_path)
@@ -187,7 +187,7 @@ def _wrong_paths(name: str, value: Any, types_only: bool) -> list[list[str | int
 
 
 def _is_wrong_type(error: ValidationError) -> bool:
-    if error.validator in {"enum", "const"}:  # The schemas name no type for these words.
+    if error.validator in {"enum", "const"}:  # A schema with one of these keywords has no `type`.
         found: Any = error.validator_value
         words: list[Any] = found if error.validator == "enum" else [found]
         return type(error.instance) not in map(type, words)
@@ -231,9 +231,9 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def violation_of(schema: Any, value: Any) -> str:
-    """Say why a value violates a schema that a server declares.
+    """Describe how a value violates a schema that a server declares.
 
-    The result is empty if the value is valid, and also if the schema cannot be used, because `schema_fault` reports that.
+    The text is empty if the value is valid, or if the schema cannot be used, which `schema_fault` reports.
     """
     try:
         error = next(_validator(schema).iter_errors(value), None)
@@ -243,7 +243,7 @@ def violation_of(schema: Any, value: Any) -> str:
 
 
 def schema_fault(schema: Any, samples: Iterable[Any] = ()) -> str:
-    """Say why a schema that a server declares is not a usable JSON Schema. The text is empty if it is usable.
+    """Describe why a schema that a server declares is not a usable JSON Schema. The text is empty if it is usable.
 
     Args:
         schema: The schema.

@@ -130,7 +130,7 @@ class Evidence:
     def equal(
         self, requirement: Requirements, got: object, wanted: object, expected: str | tuple[object, ...] = ""
     ) -> bool:
-        """Assert that a result equals the wanted one, which describes the expectation if there is no other text."""
+        """Assert that a result equals the wanted one. Without `expected`, the wanted result describes the expectation."""
         return self.expect(requirement, got == wanted, expected or (wanted,), got)
 
     def empty(self, requirement: Requirements, found: object, expected: str) -> bool:
@@ -236,7 +236,7 @@ class Session:
         return [each for each in self.wire.record if each.is_stream and each.chunks]
 
     def connections(self, stream: RecordedExchange) -> list[RecordedExchange]:
-        """Return the responses of this check's last stream, which are several if the server ended it with `goaway`."""
+        """Return the responses that make up a stream of this check. If the server sent `goaway`, there are several."""
         own = (each for each in self.wire.record[stream.number - 1 :] if each.check == self.wire.check)
         return [each for each in own if each.is_stream]
 
@@ -278,13 +278,13 @@ class Session:
         )
 
     def _skip_without_sample(self, reason: str) -> NoReturn:
-        """Skip the check, as blocked if the jobs of the examples do not end, which another check reports."""
+        """Skip the check. If the jobs of all examples run without an end, which another check reports, the reason is blocked."""
         endless = self.server.endless_example
         self.skip_unless(endless is None, f"no job of an example ended: {endless.why if endless else ''}")
         self.skip_untested(reason)
 
     def reserved_cursors(self) -> list[str]:
-        """Return the cursors that get 204 for every job: `0-1`, which only in-band problems have as their id."""
+        """Return the cursors that get 204 for every job: `0-1`, the id of in-band problems, if the server supports these."""
         return ["0-1"] if "inband_problems" in self.server.capabilities else []
 
     # ---- requests ----------------------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ class Session:
         return self.job(sample, answer)
 
     def job(self, sample: SampleRequest, answer: RecordedExchange) -> Job:
-        """Return the job that a request has submitted, or skip the rest of the check if the response, which may be the
-        stream of the job, names none.
+        """Return the job that a request has submitted. The response may be the job or its stream. If it names no job, skip
+        the rest of the check.
         """
         job_id = job_of(answer) if answer.is_stream else answer.member("id", "")
         accepted = answer.is_stream or answer.status == 201
@@ -344,15 +344,15 @@ class Session:
     async def read_until(
         self, job: Job, holds: Callable[[RecordedExchange], object], *, interval: float = READ_INTERVAL
     ) -> RecordedExchange:
-        """Read the job resource repeatedly until a condition holds for the response, which contains a valid state. The
-        `interval` between two reads is in seconds, and becomes longer if a long job needs it.
+        """Read the job resource repeatedly until its state is valid and a condition holds for the response. The `interval`
+        between two reads is in seconds. For a long job, it becomes longer.
         """
         seconds = max(MAX_READS * interval, JOB_SECONDS + job.sample.seconds)
         answer = await self.read(job)
         for number in range(MAX_READS):
             if self.items(answer) and holds(answer):
                 break
-            # The job may take long, or wait in a queue behind others: the second half of the reads fills the time.
+            # The job may be slow or wait in a queue, so spread the second half of the reads over the whole timeout.
             pause = interval if number < MAX_READS / 2 else 2 * seconds / MAX_READS - interval
             await asyncio.sleep(pause * self.wire.patience)
             answer = await self.read(job)

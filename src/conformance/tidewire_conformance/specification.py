@@ -18,7 +18,7 @@ DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 PROFILE_PARTS: Final = {"core": ("stream", "core")}
-"""Profiles whose requirements belong to another profile as well. The requirements of every other profile are its own."""
+"""Profiles that include the requirements of other profiles. Every other profile has only its own requirements."""
 
 
 class Requirement(NamedTuple):

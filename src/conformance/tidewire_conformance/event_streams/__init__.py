@@ -1,1 +1,1 @@
-"""Server side of the profile `sse`: checks of any URL that streams events."""
+"""Checks of `tidewire conformance --profile sse` for any URL that streams server-sent events."""

@@ -79,7 +79,7 @@ async def record_stream(wire: Wire, plan: EventStreamOptions) -> StreamRecording
     ids = [*dict.fromkeys(block.id for block in first.blocks if block.id)]
     if not ids or plan.body is not None:
         return StreamRecording(first)
-    # The middle, so that an event remains before and after the cursor, if there are three events or more.
+    # Use the id in the middle, so that the stream has events before and after the cursor if it has three or more.
     place = len(ids) // 2 if len(ids) > 1 else 0
     cursor = ids[place - 1] if len(ids) == 2 else ids[place]
     after = ids.index(cursor) + 1

@@ -1,7 +1,8 @@
-"""Checks of the profile `sse` for servers. A check judges recorded responses, and sends no request itself.
+"""Checks of servers for `tidewire conformance --profile sse`, which tests any URL that streams server-sent events.
 
-The decorator `stream_check` registers a function as `sse.NAME`. The function yields an assertion for each fact that it
-judges. If it yields nothing, the requirement had no occasion.
+The suite first requests the stream. The checks then judge the recorded responses. The decorator `stream_check` registers
+a function as the check `sse.NAME`. The function yields an `Assertion` for each fact that it judges. If it yields none,
+the responses contain nothing to which the check applies, so the check is skipped.
 """
 
 import re
@@ -53,7 +54,7 @@ Judge = Callable[[StreamRecording], Iterator[Assertion]]
 
 @dataclass(frozen=True)
 class StreamCheck:
-    """Check of the profile `sse` for servers."""
+    """Check that judges the recorded responses of one event stream."""
 
     name: str
     requirements: tuple[str, ...]
@@ -165,10 +166,10 @@ def events_are_not_held_back(found: StreamRecording) -> Iterator[Assertion]:
 
 
 def _empty_lines(stream: RecordedExchange) -> Iterator[tuple[Block, float, bool]]:
-    """Yield each event that is followed by a pause, with two facts about its empty line.
+    """Yield each event that is followed by a pause, with two facts about the empty line that ends the event.
 
-    The facts are the seconds from the last byte of the event to its empty line, and whether the empty line arrived in
-    the same chunk as the following bytes. An event without a pause after it says nothing.
+    The facts are the seconds from the last byte of the event to the empty line, and whether the empty line arrived in the
+    same chunk as the next bytes. An event without a pause after it cannot show whether the server holds events back.
     """
     ends = [*accumulate(len(data) for _, data in stream.chunks)]
     position = len(BYTE_ORDER_MARK) * stream.reader.marks
@@ -222,7 +223,7 @@ def continues_after_the_last_event_id(found: StreamRecording) -> Iterator[Assert
     expected = f"no event with the id {found.cursor!r} or an earlier id"
     got = f"an event with the id {again[0].id!r}" if again else ""
     yield Assertion("TW-SSE-012", not again, expected, got, found.resumed, again[0] if again else None)
-    # Without any later id, the server may have sent other events, for example because it keeps none.
+    # If no later id arrives, the server may have sent new events instead, for example because it keeps no old events.
     known = next((block for block in found.resumed.blocks if block.id in found.later_ids), None)
     if known is not None:
         following = found.later_ids[0]

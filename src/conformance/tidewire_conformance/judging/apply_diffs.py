@@ -100,7 +100,7 @@ def find(value: Any, path: str) -> Any:
 
 
 class _Draft:
-    """State to which the operations of one diff are applied.
+    """Copy of a state, which the operations of one diff change.
 
     An object or array of the old state is copied before its first change, and then changes in place. A diff can have
     thousands of operations for the same array, and a copy for each of them would take seconds.
@@ -110,7 +110,7 @@ class _Draft:
         self._root = {"": state.value}
         self._columns = state.columns
         self._copies: dict[int, Any] = {}
-        """Copies that belong to this draft alone, by identity. Holding them keeps an identity from being used again."""
+        """Objects and arrays copied for this diff, by their `id()`. The references keep Python from reusing an `id()`."""
 
     @property
     def value(self) -> Any:
@@ -240,7 +240,7 @@ def apply(state: State, data: Any) -> State:
 def values_after_ops(state: State, data: Any) -> Iterator[Any]:
     """Apply a diff to a state, and yield the value of the state after each operation.
 
-    The next operation may change a value that was yielded. The state before and the last value never change.
+    The next operation changes the yielded value in place. The original state and the last value never change.
 
     Raises:
         InvalidDiffError: The diff does not apply.

@@ -25,7 +25,7 @@ from tidewire_conformance.judging.verdict import Assertion, Outcome, SkipReason,
 from tidewire_conformance.specification import PROFILE_PARTS, Requirement
 
 BASES: Final = ("core", "stream")
-"""Profiles of which a server meets at least one, or no profile at all. The first one is the larger one."""
+"""Profiles of which a conformant server must meet at least one, the larger one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class Grade:
 
     @property
     def is_unbroken(self) -> bool:
-        """Whether requirements hold and none failed. The suite may have been unable to try some."""
+        """Whether some requirements hold and none failed. The suite may have been unable to try the others."""
         return self.held > 0 and self.failed == 0
 
 
@@ -172,7 +172,7 @@ class Report:
 
     @property
     def met(self) -> list[Grade]:
-        """Grades of the profiles in the headline: `core` or `stream`, then the other profiles that are whole."""
+        """Grades of the profiles in the headline: `core` or `stream`, then the other profiles that are completely met."""
         tried = self.grades
         bases = [grade for name in BASES for grade in tried if grade.profile == name]
         unbroken = [grade for grade in bases if grade.is_unbroken]

@@ -16,7 +16,7 @@ CANCEL_SECONDS: Final = 10.0
 _OTHER_FIELDS: Final = frozenset(
     {"host", "content-type", "content-length", "transfer-encoding", "accept", "origin", "idempotency-key"}
 )
-"""Header fields of a request to submit a job, in lower case, that a request to cancel the job does not have."""
+"""Header fields of a submit request, in lower case, that the suite does not copy to the cancel request for the job."""
 
 
 async def cancel_leftover_jobs(wire: Wire) -> None:

@@ -25,7 +25,7 @@ EXAMPLES_PER_ENDPOINT: Final = 2
 EXAMPLE_SECONDS: Final = 60.0
 """Timeout for one example, in seconds. The option `--patience` multiplies it."""
 FURTHER_EXAMPLE_SECONDS: Final = 15.0
-"""Timeout for one example, in seconds, if the job of an earlier one did not end, and no other example has ended."""
+"""Timeout for one example, in seconds, if jobs of earlier examples timed out and none has ended."""
 ANNOUNCED_SECONDS: Final = 10.0
 """Time, in seconds, after which the user is informed that the suite still waits for an example."""
 CLOSE_SECONDS: Final = 2.0
@@ -38,9 +38,9 @@ MIN_GROWTH_EVENTS: Final = 5
 MAX_HEARTBEAT: Final = 15.0
 """Longest permitted heartbeat interval, in seconds (TW-FRM-071)."""
 SHORT_TOKENS: Final = 16
-"""Number of tokens of a text generation for the checks that need any job: about 90 jobs of one run."""
+"""Number of tokens of a text generation in checks for which any job is suitable. A run has about 90 such jobs."""
 LONG_TEXT: Final = "Hello"
-"""Text that the script of a long job appends, in part before and in part after its pause."""
+"""Text that the script of a long job appends: one part before a pause, and the rest after the pause."""
 MAX_TESTED_CONCURRENCY: Final = 100
 """Maximum number of streams or jobs that the suite opens at the same time on a server under test."""
 LONG_TOKENS: Final = 256
@@ -102,11 +102,11 @@ class Endpoint:
         return found
 
     def input_violation(self, value: Any) -> str:
-        """Say why a value violates the `input_schema`. The text is empty if it does not."""
+        """Describe how a value violates the `input_schema`. The text is empty if the value is valid."""
         return violation_of(self.description.get("input_schema", {}), value)
 
     def value_violation(self, value: Any) -> str:
-        """Say why a value violates the `value_schema`. The text is empty if it does not."""
+        """Describe how a value violates the `value_schema`. The text is empty if the value is valid."""
         return violation_of(self.description.get("value_schema", {}), value)
 
     def capability(self, name: str) -> Any:
@@ -124,8 +124,8 @@ class Endpoint:
         return found
 
     def inputs_to_run(self, own: Sequence[Any] = ()) -> list[Any]:
-        """Return the inputs whose jobs the suite observes: the examples, and the first one with fewer tokens if the endpoint
-        generates text.
+        """Return the inputs whose jobs the suite observes: the examples and, for a text generation, a copy of the first example
+        with fewer tokens.
 
         Args:
             own: Inputs that the user passed instead of the examples.
@@ -152,7 +152,7 @@ class FailedExample:
 
 
 DEFAULT_SIZES = {"max_state_bytes": 16 * 2**20, "max_event_bytes": 2**20}
-"""Maximum sizes of the data of events that a server obeys if it does not declare others (section 2.4)."""
+"""Limits, in bytes, that apply to the data of events if the server declares no others (section 2.4)."""
 
 
 @dataclass
@@ -201,11 +201,11 @@ class Server:
 
     @property
     def endless_example(self) -> FailedExample | None:
-        """Example whose job did not end, if no job of an example ended. Checks then start no job that they wait for."""
+        """An example whose job did not end, or None if the job of any other example ended. If it is set, checks wait for no job."""
         endless = (each for each in self.failed_examples if each.is_endless)
         return None if self.samples else next(endless, None)
 
-    # ---- sample requests by the properties of their jobs -------------------------------------------------------------
+    # ---- sample requests by the properties of their jobs; None if no endpoint or example is suitable -----------------
 
     def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest | None:
         """Return a request for `tidewire.script` with these steps, or None if the server lacks that endpoint or ends no
@@ -225,16 +225,16 @@ class Server:
         )
 
     def any_sample(self) -> SampleRequest | None:
-        """Return a request for the shortest known job that succeeds, or None."""
+        """Return a request for the shortest known job that succeeds."""
         return self.script_sample({"append": "Hel"}, {"append": "lo"}) or self._find_sample(lambda _: True)
 
     def any_request(self) -> SampleRequest | None:
-        """Return a request for a job that may fail, or None. The input is the one of `any_sample`, or of any example."""
+        """Return a request for a job that may fail, with the input of `any_sample` or of any other example."""
         tried = [*self.samples, *(each.request for each in self.failed_examples)]
         return self.any_sample() or next(iter(tried), None)
 
     def growing_sample(self) -> SampleRequest | None:
-        """Return a request for a job whose value changes in several logged events, or None."""
+        """Return a request for a job whose value changes in several logged events."""
         return next(iter(self.growing_samples()), None)
 
     def growing_samples(self) -> list[SampleRequest]:
@@ -250,14 +250,14 @@ class Server:
         return [*([script] if script else []), *others]
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest | None:
-        """Return a request for a job with immediate output that runs long enough to be observed and cancelled, or None."""
+        """Return a request for a job that has immediate output and runs long enough to be observed and cancelled."""
         steps = ({"append": LONG_TEXT[:3]}, {"sleep_ms": int(seconds * 1000)}, {"append": LONG_TEXT[3:]})
         return self.script_sample(*steps) or self._find_sample(
             lambda sample: sample.grows and sample.seconds >= MIN_OBSERVABLE_SECONDS, longest=True
         )
 
     def continuing_sample(self, seconds: float = 1.5) -> SampleRequest | None:
-        """Return a request for a job that a restart can interrupt, at an endpoint that `continues` such jobs, or None."""
+        """Return a request for a job that a restart can interrupt, at an endpoint that `continues` such jobs."""
         sample = self.long_running_sample(seconds)
         if sample is not None and self.endpoints[sample.endpoint].continues:
             return sample
@@ -271,19 +271,19 @@ class Server:
         )
 
     def failing_sample(self) -> SampleRequest | None:
-        """Return a request for a job that fails after it has produced output, or None."""
+        """Return a request for a job that fails after it has produced output."""
         return self.script_sample({"append": "so far"}, {"fail": "no further"}) or next(
             (sample for sample in self.samples if sample.ended == "failed"), None
         )
 
     def batch_sample(self) -> SampleRequest | None:
-        """Return a request for an endpoint that accepts several inputs, or None."""
+        """Return a request for an endpoint that accepts several inputs."""
         if self.has_script and self.endpoints[SCRIPT].capability("batch"):
             return self.any_sample()
         return self._find_sample(lambda sample: bool(self.endpoints[sample.endpoint].capability("batch")))
 
     def uneven_batch_sample(self, *shorter: int) -> SampleRequest | None:
-        """Return a request with several inputs whose last input takes longest, or None.
+        """Return a request with several inputs, of which the last one takes longest.
 
         Args:
             *shorter: Number of tokens to generate for each of the other inputs. By default, there is one other input,
@@ -303,7 +303,7 @@ class Server:
         return replace(found, seconds=LONG_SECONDS)
 
     def logprobs_sample(self) -> SampleRequest | None:
-        """Return a request for an endpoint that returns log-probabilities, with an input that is an object, or None."""
+        """Return a request with an input that is an object, for an endpoint that returns log-probabilities."""
         return self._find_sample(
             lambda sample: (
                 bool(self.endpoints[sample.endpoint].capability("logprobs"))

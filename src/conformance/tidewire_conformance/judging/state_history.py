@@ -34,13 +34,13 @@ class Step(NamedTuple):
     """State before the event, or None if that state is unknown."""
     after: State | None
     error: InvalidDiffError | None
-    """Requirement that the event violates, and how, or None. With another one than a wrong digest, `after` is None."""
+    """Violation of a requirement by the event, or None. Unless only the digest is wrong, `after` is then None."""
     violation: str = ""
     """Violations of the schema by the state after the event. If there are any, `after` is None."""
 
     @property
     def refusal(self) -> str:
-        """Reason why the event does not apply, or an empty string. A wrong digest is not one, as it changes no state."""
+        """Reason why the event does not apply, or an empty string. A wrong digest does not count, because it changes no state."""
         return str(self.error) if self.error is not None and self.after is None else ""
 
     @property
@@ -143,7 +143,7 @@ def id_text(place: Key | None) -> str:
 def value_has_grown(exchange: RecordedExchange) -> bool:
     """Whether the logged events of a stream show a value that is not empty, or a change of a value.
 
-    The number of events says nothing, because a server may log several changes as one event, or send a snapshot instead.
+    The number of events is not enough, because a server may log several changes as one event, or send a snapshot instead.
     """
     snapshots = exchange.of_type("snapshot")
     shown = [_values(block.member("state")) for block in snapshots]
@@ -167,9 +167,9 @@ def _values(state: Any) -> list[Any]:
 
 
 def _has_content(snapshot: Block) -> bool:
-    """Whether a column contains something, or without columns, whether a value contains a text or an array that is not empty.
+    """Whether a snapshot contains output: a column that is not empty or, without columns, a text or array that is not empty.
 
-    The initial value of an item has neither, but may have other texts next to its columns.
+    The initial value of an item may contain texts that are not output, next to its empty columns.
     """
     state, columns = snapshot.member("state"), snapshot.member("columns")
     if columns:
@@ -184,10 +184,9 @@ def _is_filled(value: Any) -> bool:
 
 
 def log_fault(exchange: RecordedExchange) -> str:
-    """Say why a stream from the cursor `0-0` is not a log from which a reader can resume. The text is empty if it is.
+    """Return the fault that keeps a reader from resuming in a log, or an empty string. The log is a stream from the cursor `0-0`.
 
-    Checks of single requirements start from a sound log. If the log of every job has the same fault, only the checks of
-    the log report it, and not every check that reads a log.
+    Other checks skip a log with a fault. A fault in every log is then reported only by the checks of the log itself.
     """
     if not all(block.reading.is_json for block in exchange.events):
         return "an event has data that is not JSON"
@@ -210,7 +209,7 @@ def job_of(exchange: RecordedExchange) -> str:
     path = without_query(resolve(exchange, place)) if place else exchange.path
     job = path.partition("/v1/jobs/")[2].partition("/")[0]
     if not job and exchange.method == "POST" and exchange.path.endswith("/jobs"):
-        # Without a `Location`, which a check reports, only the body names the job. It must not be mixed up with others.
+        # If `Location` is missing, which a check reports, only the body names the job.
         hello = exchange.of_type("hello")
         named = hello[0].member("job") if hello else exchange.member("id")
         return named if isinstance(named, str) else ""
@@ -230,5 +229,5 @@ def job_bodies(exchange: RecordedExchange) -> Iterator[dict[str, Any]]:
 
 def items_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the items of a job resource. The list is empty if the resource has no valid state."""
-    # Lists have thousands of jobs without a state, and to explain that it is missing takes longer than to judge one.
+    # A list may have thousands of jobs without a state. Describing each missing state as a violation would be slow.
     return [] if "state" not in body or schema_violation("state", body["state"]) else body["state"]["items"]

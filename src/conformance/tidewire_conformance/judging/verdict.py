@@ -105,7 +105,7 @@ class Verdict:
     whole_run: bool = False
     """Whether the check judges the requests and responses of the whole run, which other checks sent."""
     unsent: str = ""
-    """Id of the requirement to send what the client in a scenario did not send."""
+    """Id of the requirement to send a cursor or request that the client in a scenario did not send."""
 
     @property
     def broken(self) -> list[Assertion]:

@@ -33,8 +33,8 @@ _MAX_ARGUMENT_BYTES = 2000
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Control characters except tab and line feed, Unicode's line separators and controls of the writing direction, and lone
-surrogates, which no file can contain."""
+"""Characters to escape: control characters except tab and line feed, Unicode's line separators and direction marks, and
+lone surrogates, which cannot be written to a file."""
 _IMPLIED_HEADERS = frozenset({"host", "content-length"})
 """Request headers that curl sets by itself, so reports omit them."""
 _UNINTERESTING_HEADERS = frozenset({"date", "server", "connection", "transfer-encoding", "keep-alive"})

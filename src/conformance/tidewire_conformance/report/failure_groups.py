@@ -27,7 +27,7 @@ MAX_NAMES = 24
 """Maximum number of names in a printed list of checks."""
 
 MIN_SOURCES = 5
-"""Minimum number of checks whose messages violate a rule for all messages, if the rule is assumed to be the cause."""
+"""If messages of at least this number of checks violate a rule for all messages, the rule is assumed to be the cause."""
 
 Failure = tuple[Verdict, Assertion]
 
@@ -175,7 +175,7 @@ def sections(report: Report) -> Iterator[Section]:
 def _show(symptom: Symptom, failure: Failure) -> None:
     """Add a failure to those that are printed in full.
 
-    The failure is not added if one of another check, or one with the same expected result, was added before.
+    All failures of a symptom that are printed belong to one check, and have different expected results.
     """
     shown_expectations = {assertion.expected for _, assertion in symptom.shown}
     same = not symptom.shown or symptom.shown[0][0] is failure[0]

@@ -51,8 +51,8 @@ class _Printer:
         if unclear and not (report.met or report.failures or run.cut_short):
             again = " ".join(f"--only {each}" for each in unclear[:3])
             self._prose(
-                f"  no profile, because {some(unclear)} had no verdict, for the reason below; run it again with "
-                f"{again} --patience 3",
+                f"  no profile is met, because {some(unclear)} could not reach a verdict, for the reason below; run the suite "
+                f"again with {again} --patience 3",
                 "yellow",
             )
         if report.part:
@@ -69,7 +69,7 @@ class _Printer:
             )
         for name in report.known_unjudged:
             self._line(
-                f"\nThis run did not judge {name}, which the baseline lists as failing. It may still fail.",
+                f"\nThis run did not judge {name}, which the baseline lists as failing and which may still fail.",
                 "yellow",
             )
         self._not_judged(report)

@@ -49,7 +49,7 @@ REQUIREMENTS: Final = {
     "stream-token": "TW-BRW-012",
     "problem": "TW-ERR-001",
 }
-"""Requirement to fit each schema of a response body. That of each schema of an event is `EVENT_REQUIREMENT`."""
+"""Requirement that a response body violates if it does not fit its schema. For events, it is `EVENT_REQUIREMENT`."""
 EVENT_REQUIREMENT: Final = "TW-FRM-043"
 
 

@@ -33,7 +33,7 @@ def serve(package: str, can: Sequence[str], open_stream: Callable[[str, dict[str
 
     Args:
         package: Name of the distribution under test. Its version is part of the introduction.
-        can: What the client shows: some of `types`, `ids`, `retry` and `reconnect`.
+        can: Optional abilities of the client: some of `types`, `ids`, `retry` and `reconnect`.
         open_stream: Function that requests a URL and yields its events. It may add members of the last report, such as
             `retry_ms`, to its second argument.
     """

@@ -1,4 +1,4 @@
-"""anthropic: the decoder `SSEDecoder` of its client, with the bytes of a response of httpx2."""
+"""Adapter for `SSEDecoder`, the decoder in the client of anthropic. httpx2 requests the stream."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from tidewire_conformance.clients.event_stream_clients.decoded_response import c
 
 
 def open_stream(url: str, at_end: dict[str, Any]) -> Opened:
-    """Decode one response. The decoder has no part that reconnects."""
+    """Decode one response. The decoder cannot reconnect."""
     decoder = library("anthropic._streaming", "anthropic").SSEDecoder()
     at_end["retry_ms"] = None
     for event in decoder.iter_bytes(chunks(url)):

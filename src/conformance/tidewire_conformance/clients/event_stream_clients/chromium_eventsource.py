@@ -1,7 +1,7 @@
-"""EventSource of Chromium, on a page that this program serves.
+"""Adapter for the EventSource of Chromium, on a page that this program serves.
 
-The page polls for commands and posts reports, like that of `clients.examples.chromium_client`, whose server and browser
-this program uses.
+The page polls the program for commands, and posts reports to it. `clients.examples.chromium_client` provides the server
+and starts the browser.
 """
 
 import json

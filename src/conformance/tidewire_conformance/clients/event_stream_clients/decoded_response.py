@@ -1,4 +1,4 @@
-"""One response of httpx2 as bytes, for libraries that have a decoder for event streams and no HTTP client."""
+"""HTTP requests for libraries that decode event streams but have no HTTP client."""
 
 from collections.abc import Iterator
 

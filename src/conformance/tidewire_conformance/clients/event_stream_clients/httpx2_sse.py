@@ -1,4 +1,4 @@
-"""httpx2: `Client.sse`, the reader of event streams that it contains."""
+"""Adapter for `Client.sse`, the event-stream reader of httpx2."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""httpx-sse: `connect_sse`, which decodes the responses of httpx."""
+"""Adapter for `connect_sse` of httpx-sse, which decodes responses of httpx."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""launchdarkly-eventsource: `SSEClient`, with an error strategy that reconnects (the default strategy does not)."""
+"""Adapter for `SSEClient` of launchdarkly-eventsource, with an error strategy that reconnects. The default one does not."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def open_stream(url: str, _: dict[str, Any]) -> Opened:
     ld_eventsource = library("ld_eventsource", "launchdarkly-eventsource")
     config = library("ld_eventsource.config", "launchdarkly-eventsource")
     errors = library("ld_eventsource.errors", "launchdarkly-eventsource")
-    # The library cannot send some ids. It would try again without end.
+    # The library cannot send some ids in a header, and would retry forever.
     final = errors.HTTPStatusError, errors.HTTPContentTypeError, UnicodeEncodeError
     strategy = config.ErrorStrategy.from_lambda(lambda error: (isinstance(error, final), None))
     client = ld_eventsource.SSEClient(url, initial_retry_delay=0.01, error_strategy=strategy)

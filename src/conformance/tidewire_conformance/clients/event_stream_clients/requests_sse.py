@@ -1,4 +1,4 @@
-"""requests-sse: `EventSource`, which reconnects."""
+"""Adapter for `EventSource` of requests-sse, which reconnects by itself."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from tidewire_conformance.clients.event_stream_clients.adapter_loop import Opened, library, serve
 
 _RECONNECTION_TIME: Final = timedelta(milliseconds=10)
-"""Time before the library reconnects, if the stream sets none. The default of 5 seconds is doubled before each wait."""
+"""Time before the library reconnects, unless the stream sets it. The library doubles its default of 5 seconds before each wait."""
 
 
 def open_stream(url: str, _: dict[str, Any]) -> Opened:

@@ -1,4 +1,4 @@
-"""sseclient-py: `SSEClient`, which decodes the bytes of a response."""
+"""Adapter for `SSEClient` of sseclient-py, which decodes the bytes of a response."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ class _Source:
 def open_stream(url: str, _: dict[str, Any]) -> Opened:
     """Decode one response. The library does not reconnect.
 
-    The `id` of its events is the field of that event, or None, so the last event id is kept here.
+    The `id` of an event without an `id` field is None, so this function keeps the last event id.
     """
     last_id = ""
     client = library("sseclient", "sseclient-py").SSEClient(_Source(url))

@@ -46,7 +46,7 @@ class RecordedRequest:
     sent: list[tuple[float, bytes]] = field(default_factory=list)
     """Pieces of the response without chunk framing, each with the time just before the server sent it."""
     last_sent_at: float | None = None
-    """Time just before the server sent the last piece, or the time before the connection closed if nothing was sent."""
+    """Time just before the server sent the last piece of the response or, if it sent none, closed the connection."""
     closed: float | None = None
     """Time at which the client closed the connection."""
     ending: tuple[float, str] | None = None

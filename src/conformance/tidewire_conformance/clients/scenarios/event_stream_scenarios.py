@@ -1,8 +1,8 @@
 """Scenarios of the profile `sse`, for any client that reads event streams.
 
 The vectors in `spec/vectors/sse/framing.json` become scenarios of the area `sse_framing`. In each of them, the client
-reads the same stream twice: as one chunk, and byte by byte. In the second stream, the server sends the byte after a
-complete event when the client has delivered the event, so an event that the client holds back is late.
+reads the same stream twice: as one chunk, and byte by byte. Byte by byte, the server waits after each complete event
+until the client has delivered the event. The judge can then see whether the client holds events back.
 """
 
 import functools
@@ -22,7 +22,7 @@ _NEEDS: Final = {
     "TW-SSE-030": "ids",
     "TW-SSE-031": "retry",
 }
-"""What a client has to show so that the events of a vector can be judged."""
+"""Ability that a client needs to be judged by a requirement, if its program must report more than the data of events."""
 _OPENINGS: Final[tuple[Members, ...]] = (
     {"do": "open", "chunk": "all"},
     {"do": "open", "chunk": 1, "prompt": True},
@@ -44,7 +44,7 @@ def load_event_stream_scenarios() -> tuple[Scenario, ...]:
 
 
 def _from_vector(vector: dict[str, Any]) -> list[Scenario]:
-    """Return the scenario of a vector, or nothing if the standard does not specify the case of the vector."""
+    """Convert a vector to a scenario. The list is empty if the standard does not specify the case of the vector."""
     requirements = tuple(each for each in vector["requirements"] if each.startswith(PREFIX))
     if not requirements:
         return []

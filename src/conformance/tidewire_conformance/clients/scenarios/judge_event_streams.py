@@ -3,8 +3,8 @@
 The events that the client reports are compared with those of the scenario. The last event id and the reconnection time
 are judged by the reports if the client shows them, and by the next request if the client reconnects.
 
-A finding names only requirements that the client demonstrably violates. A difference that follows from another one, such
-as an event that is missing because the client never requested the stream again, makes no separate finding.
+A finding names only requirements that the client demonstrably violates. A consequence of another violation, such as an
+event that is missing because the client never requested the stream again, is not a separate finding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from tidewire_conformance.clients.scenarios.scenario import Finding, Members, Sc
 
 PROMPTNESS = ("TW-SSE-023",)
 ACCEPT = "TW-SSE-015"
-"""Judged in one scenario only, so that a missing header does not hide what else a client does."""
+"""Requirement to send the header `Accept`. Only its own scenario judges it, so that a client without the header does not fail all scenarios."""
 _ONLY_ABOUT_RETRY = ("TW-SSE-031",)
 _RECONNECTION = ("TW-SSE-033",)
 _CHUNKS = "TW-SSE-022"
@@ -110,7 +110,7 @@ def _differing(expected: Sequence[Members], got: Sequence[Members]) -> set[str]:
 
 
 def _without_empty(events: Sequence[Members], others: Sequence[Members]) -> Sequence[Members]:
-    """Remove the events of empty data that the other list does not have at their place."""
+    """Remove the events with empty data that the other list does not have at the same place."""
     kept: list[Members] = []
     for event in events:
         wanted = others[len(kept)]["data"] if len(kept) < len(others) else None

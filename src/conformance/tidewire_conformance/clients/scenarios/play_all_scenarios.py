@@ -44,7 +44,7 @@ class ScenarioRun(GradedRun):
     """Result of a test run with a client."""
 
     client_profiles: dict[str, str]
-    """Client profiles of the requirements for which scenarios were written."""
+    """Client profile of each requirement for which a scenario was written."""
 
     def profile_of(self, requirement: Requirement) -> str:
         """Return the profile to which a requirement belongs. A requirement that applies to every request belongs to

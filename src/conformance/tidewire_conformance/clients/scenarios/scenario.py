@@ -131,4 +131,4 @@ class Finding:
     expected: str
     got: str
     unsent: str = ""
-    """Id of the requirement to send what is missing, if the client did not send something."""
+    """Id of the requirement to send a cursor or request, if the failure is that the client did not send it."""

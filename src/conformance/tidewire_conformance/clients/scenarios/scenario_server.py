@@ -404,13 +404,13 @@ class _Response:
     # ---- waiting -----------------------------------------------------------------------------------------------
 
     def _wait_for_client(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for an action of the client, or record that the client did not do this in time, and end the response."""
+        """Wait for an action of the client. After the timeout, record the missing action and end the response."""
         if not self._wait_and_probe(condition, self._server.patience):
             self._request.waited_for = what
             raise _ConnectionOver
 
     def _wait_for_events(self, completed: int) -> None:
-        """Wait until the client has delivered all events that are complete. After one late event, wait no longer."""
+        """Wait until the client has delivered all complete events. Once an event was late, do not wait for later ones."""
         server = self._server
         server.completed_events += completed
         if not completed or self._request.waited_for is not None:
