@@ -1,6 +1,7 @@
-"""Launcher of processes for the proof and the tests: each runs in a child forked from a process with all imports done.
+"""Launcher for Python commands of the proof and the tests, which forks each command from a process with all imports done.
 
-A new interpreter needs a second or more for its imports. The fork server imports the modules only once. Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
+A new interpreter needs a second or more for its imports. This process, the fork server, imports the modules only once.
+Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
 the fork server in tests of the start or the end of the interpreter.
 """
 
@@ -144,7 +145,7 @@ class Forked:
 
 @functools.cache
 def _fork_server(_pid: int, modules: tuple[str, ...]) -> Any:
-    """Start a fork server. A forked child of this process has another id, and so does not share the server's socket."""
+    """Start a fork server. The cache key contains the process id, so that a forked child does not share the server's socket."""
     our_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-P", __file__, str(child_socket.fileno()), *modules]
     process = subprocess.Popen(command, pass_fds=[child_socket.fileno()], stdout=subprocess.DEVNULL)
@@ -182,7 +183,7 @@ def _run_command(command: dict[str, Any], streams: list[int]) -> None:
     sys.argv = [command["module"], *command["arguments"]]
     sys.path.insert(0, command["cwd"])
     code = _exit_code_of_module(command["module"])
-    # What the interpreter does at its end, without the last step: to free all imported modules takes over a second.
+    # Do what the interpreter does at exit, but do not free the imported modules, because that takes over a second.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()
@@ -195,7 +196,7 @@ def _run_command(command: dict[str, Any], streams: list[int]) -> None:
 
 
 def _exit_code_of_module(module: str) -> int:
-    """Run a module, and return its exit code. Other exceptions than an exit with a code end the interpreter as usual."""
+    """Run a module, and return its exit code. Any exception except `SystemExit` with a code ends the interpreter as usual."""
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:

@@ -53,7 +53,7 @@ class RequirementTrace:
     """Names of the faulty servers that break the requirement."""
     faulty_clients: tuple[str, ...]
     is_proved_by_its_check: bool
-    """Whether one of the checks or scenarios is tested with a fault that breaks another requirement."""
+    """Whether one of its checks or scenarios is tested with a fault that breaks another requirement."""
     reason: str
     """Reason why no check or scenario judges the requirement; empty if one does."""
 

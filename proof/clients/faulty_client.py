@@ -37,7 +37,7 @@ class FaultyClient(PlainClient):
 
 
 def changed(part, **members):
-    """Return a part of the plain client in which these members replace others."""
+    """Return a subclass of a part of the plain client that overrides these members."""
     return type(f"Changed{part.__name__}", (part,), members)
 
 

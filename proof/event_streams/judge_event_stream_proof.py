@@ -1,8 +1,8 @@
 """Proof of the profile `sse`, and its page docs/proof/event-streams.md.
 
-The page has the results of other projects' readers, of the faulty readers, and of the faulty servers. The readers of
-other projects are optional: those whose libraries are missing keep their rows of the page, and are listed as *not run* if
-there are none.
+The page has the results of other projects' readers, of the faulty readers, and of the faulty servers. The libraries of
+other projects are optional. A reader whose library is missing keeps the row that the page already has for it. Without
+such a row, it is listed as *not run*.
 """
 
 import argparse
@@ -62,9 +62,9 @@ for any server and any client; [how to test event streams](../how-to/test-event-
 ## Readers of other projects
 
 A reader *passes* a case if it delivers the right events. A case is *late* if the reader passes it but holds an event back
-until a later byte or the end of the stream; the byte that completes an event can be the CR of a CR LF. *Not judged* are
-cases that need something that the reader does not show or do: types, ids, the reconnection time, or to reconnect by
-itself. Each case is played as one chunk and byte by byte.
+until a later byte or the end of the stream; the byte that completes an event can be the CR of a CR LF. A case is
+*not judged* if it needs something that the reader does not offer: event types, ids, the reconnection time, or automatic
+reconnection. Each case is played as one chunk and byte by byte.
 
 A decoder without an HTTP client (anthropic, eventsource-parser, openai, sseclient-py) reads the responses of httpx2 or of
 fetch, and its adapter verifies the status and the media type. anthropic and openai are clients of one API each: their
@@ -90,7 +90,7 @@ class ReaderRow:
     outcomes: dict[str, dict[str, int]]
     """Number of cases by outcome, for each area."""
     examples: dict[str, str]
-    """A case that shows it, for each requirement that the reader does not meet."""
+    """For each requirement that the reader does not meet, a case that shows the failure."""
     not_run: str = ""
     """Reason why the reader was not run."""
 
@@ -138,13 +138,13 @@ def judge_reader(name: str, command: list[str], folder: Path) -> ReaderRow:
 
 
 def _examples(broken: dict[str, set[str]]) -> dict[str, str]:
-    """Return a case for each requirement that a reader does not meet.
+    """For each requirement that a reader does not meet, return a case that shows the failure.
 
-    If a case reports several requirements, each of them may be the cause. It then accuses the reader only if no other
-    case shows that one of them alone is broken.
+    If a case reports several requirements, only one of them may be the cause. Such a case is used only if no case with
+    fewer requirements reports one of them.
 
     Args:
-        broken: The requirements that each case reports.
+        broken: Requirements that each case reports.
     """
     found: dict[str, str] = {}
     for check, rules in sorted(broken.items(), key=lambda each: len(each[1])):
@@ -236,7 +236,7 @@ def page(rows: list[ReaderRow], readers: dict[str, str], servers: dict[str, str]
         responses, again = (_fraction(row, area) for area in AREAS[1:])
         yield f"| {row.version} | {' | '.join(map(str, counts))} | {responses} | {again} |"
     yield from ("", "### Requirements that a reader does not meet", "")
-    yield "Each has one case as an example. These commands play a case, for a reader in Python and one in JavaScript:"
+    yield "Each requirement has one case as an example. These commands play a case with a Python and a JavaScript reader:"
     yield from ("", "```text")
     yield "$ pip install '.[conformance]' httpx httpx-sse   # in a clone of this repository"
     yield _command(f"python3 -m {PACKAGE}.httpx_sse", "sse_framing.bom-at-the-start")
@@ -272,7 +272,7 @@ def page(rows: list[ReaderRow], readers: dict[str, str], servers: dict[str, str]
 
 
 def rows_of_page(text: str) -> dict[str, ReaderRow]:
-    """Return the results of the readers that a page shows, except those for another number of cases than there is now."""
+    """Return the results of the readers that a page shows. A row with an outdated number of cases is left out."""
     framing = sum(scenario.area == "sse_framing" for scenario in SCENARIOS)
     found = {}
     for name in (*PYTHON_CLIENTS, *NODE_CLIENTS, "EventSource of Chromium"):

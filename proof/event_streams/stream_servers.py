@@ -1,6 +1,6 @@
 """Servers of event streams for the proof: faulty ones, each with one fault, and unusual but correct ones.
 
-A row is the complete response of a server. Bytes are sent at once, and a number is a pause in seconds.
+A response is a sequence of bytes and numbers. Bytes are sent at once, and a number is a pause in seconds.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ class StreamServer:
     name: str
     description: str
     respond: Callable[[str], Steps]
-    """Function from the `Last-Event-ID` of a request, which may be empty, to the response."""
+    """Function that returns the response to a request. Its argument is the `Last-Event-ID`, or an empty string."""
     requirement: str = ""
     """Requirement that the server violates; empty for a correct server."""
     check: str = ""
@@ -83,9 +83,9 @@ STREAM_SERVERS = {
         _faulty("TW-SSE-012", "continues_after_the_last_event_id", "cursor_ignored", "Last-Event-ID is ignored.",
                 lambda _: numbered("")),
         _faulty("TW-SSE-012", "continues_after_the_last_event_id", "cursor_event_sent_again",
-                "The event with the id is sent again.", lambda last: numbered(str(int(last or 1) - 1))),
+                "The event with the requested id is sent again.", lambda last: numbered(str(int(last or 1) - 1))),
         _faulty("TW-SSE-012", "continues_after_the_last_event_id", "event_after_the_cursor_lost",
-                "The event after the one with the id is lost.", lambda last: numbered(str(int(last or -1) + 1), 5)),
+                "The event after the requested id is lost.", lambda last: numbered(str(int(last or -1) + 1), 5)),
         StreamServer("plain", "Events with ids, which continue after Last-Event-ID.", numbered),
         StreamServer("crlf", "Lines end in CR LF.", stream(b"data: a\r\n\r\ndata: b\r\n\r\n")),
         StreamServer("cr", "Lines end in CR.", stream(b"data: a\r\rdata: b\r\r")),

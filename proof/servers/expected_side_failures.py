@@ -2,7 +2,7 @@
 
 For each faulty server, one check must notice the fault. The other checks of the same requirement, and those of the same
 area, may also fail. All further checks must pass, unless the faulty server names them with a reason. The following reasons
-apply to several faulty servers. Each maps to patterns of check names, separated by spaces.
+apply to several faulty servers. Each reason maps to patterns of check names, separated by spaces.
 """
 
 WRONG_EVENT = {

@@ -1,7 +1,7 @@
 """Builders of hooks that many faulty servers share: changes to requests, responses and events.
 
-A builder returns a hook for the attribute of `FaultProxy` that its section names. Its arguments `where` and `condition`
-are functions of the exchange, by default true for each exchange.
+A builder returns a hook for the attribute of `FaultProxy` that names the section of this file. The arguments `where` and
+`condition` of a builder are functions of the exchange, and select every exchange by default.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def everywhere(exchange):
 
 
 def after_a_restart(hook):
-    """Apply a hook only after the first restart of the server."""
+    """Return a hook that has an effect only after the first restart of the server."""
 
     @functools.wraps(hook)
     def later(exchange, *rest):

@@ -17,7 +17,7 @@ MAX_TOP = 20
 
 
 def bytes_of(word: str | bytes) -> bytes:
-    """Bytes of a token. Those of a faulty server or of a variant may begin or end within a character."""
+    """Bytes of a token. They may begin or end within a character in a faulty server or a benign variant."""
     return word if isinstance(word, bytes) else word.encode()
 
 
@@ -27,7 +27,7 @@ def added_bytes(token: int) -> bytes:
 
 
 def whole_characters(written: bytes, *, final: bool) -> str:
-    """Decode the text so far. Unless it is final, the bytes of an incomplete last character are held back."""
+    """Decode the text so far. The bytes of an incomplete last character are left out unless `final` is set."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(written, final)
 
 
@@ -44,7 +44,7 @@ def log_softmax(logits: list[float]) -> list[float]:
 
 
 def ordered(scores: list[float], decimals: int) -> list[int]:
-    """Token ids by descending log-probability, and by id among equal ones. The values are not yet rounded."""
+    """Token ids by descending log-probability before rounding. Tokens with equal log-probabilities are ordered by id."""
     return sorted(range(len(scores)), key=lambda each: (-scores[each], each))
 
 

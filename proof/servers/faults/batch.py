@@ -191,7 +191,7 @@ def shared_overrides_falsy_members(body):
     "TW-FRM-053",
     "batch.failed_batch_has_an_error",
     also_fails={
-        "the state of the job, which has its end, lacks the error, too": "state.each_id_has_one_state"
+        "the state of the job, which repeats the end of the job, lacks the error, too": "state.each_id_has_one_state"
     }
     | DONE_WITHOUT_ERROR,
 )

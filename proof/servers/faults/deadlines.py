@@ -18,14 +18,14 @@ def replace_deadline(condition):
 
 
 def ignore_readers(hooks):
-    """Let open streams not count as readers."""
+    """Treat a job with open streams as a job without readers."""
     from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 
     StreamReaders.attach = lambda self, job: lambda kept_away: None
 
 
 def count_reads_as_readers(hooks):
-    """Let each read of a job begin its grace period again."""
+    """Restart the grace period of a job at each read of the job."""
     from tidewire_server.jobs.job_service import JobService
 
     def resource(self, record, root, *, read=JobService.encoded_resource):
@@ -59,7 +59,7 @@ fault("job_without_readers_runs_on", "TW-JOB-064",
       requests=rewrite_request_body(rb'"on_disconnect": ?"cancel"', b'"on_disconnect":"continue"'))
 fault("grace_measured_from_the_submission_only", "TW-JOB-066",
       "deadlines.job_without_readers_is_cancelled_after_its_grace_period",
-      "A grace period is measured from the submission, even if streams were open since.",
+      "A grace period is measured from the submission, even if streams were opened afterwards.",
       install=ignore_readers)
 fault("read_counts_as_a_reader", "TW-JOB-068",
       "deadlines.job_without_readers_is_cancelled_after_its_grace_period",

@@ -24,7 +24,7 @@ RESTART = b'"reason":"restart"'
 
 
 def no_grace_after_a_restart(hooks):
-    """After a restart, let the grace period of each job be over at once."""
+    """End the grace period of each job immediately after a restart."""
     from tidewire_server.jobs.admission.stream_limit_and_unread_jobs import StreamReaders
 
     inner = StreamReaders.watch

@@ -19,5 +19,5 @@ fault("forbidden_endpoint_gets_401", "TW-SEC-004", "endpoint_permissions.listed_
 fault("forbidden_endpoint_gets_another_code", "TW-SEC-004", "endpoint_permissions.listed_endpoint_is_usable_or_forbidden",
       "The problem for a caller who may not use an endpoint has a code other than `forbidden`.",
       instead=refuse(is_forbidden, 403, "unauthorized"),
-      also_fails={"the code does not have this status": "errors.errors_are_valid_problem_documents"})
+      also_fails={"the specification has another status for this code": "errors.errors_are_valid_problem_documents"})
 # fmt: on

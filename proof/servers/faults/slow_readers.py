@@ -9,7 +9,7 @@ from proof.servers.faults import fault, faulty_server
 
 
 def merge_text_and_check(change):
-    """In resumed streams, merge an append and the next diff if that diff has a check, and call `change` with the result."""
+    """Merge an append with the next diff in resumed streams if that diff has a check. `change` modifies the merged diff."""
 
     def join(exchange, frame):
         held = exchange.own.pop("buffered", b"")

@@ -6,7 +6,7 @@ from proof.servers.faults import fault
 
 
 def drop_from_snapshots(pattern, by=b""):
-    """Rewrite snapshots with the reason `compacted`. The server creates such a snapshot for a single reader."""
+    """Rewrite `compacted` snapshots, which the server creates for a single reader."""
     return rewrite_events(pattern, by, within=b'"reason":"compacted"')
 
 

@@ -7,7 +7,7 @@ FIRST_BYTES, LAST_BYTE = " 😀".encode()[:-1], "😀".encode()[-1:]
 
 
 def split_characters(hooks=None):
-    """Let two tokens of the model end or begin within a character."""
+    """Use a model with two tokens that end or begin within a character."""
     words = {" 😀": FIRST_BYTES, " night": LAST_BYTE}
     table_engine.WORDS = [words.get(each, each) for each in table_engine.WORDS]
 

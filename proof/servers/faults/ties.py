@@ -14,7 +14,7 @@ def many_ties(hooks=None):
 
 
 def with_ties(name, change):
-    """Let many logits be equal, and replace a function of the engine."""
+    """Return a hook that makes many logits equal and replaces a function of the engine."""
 
     def install(hooks):
         many_ties()
