@@ -173,7 +173,7 @@ async def stream_ends_when_its_token_expires(s: Session) -> None:
         )
     if life > TESTED_TOKEN_SECONDS:
         s.skip_no_occasion(
-            f"the check waits for the end of stream tokens that are valid for at most {TESTED_TOKEN_SECONDS} s"
+            f"the check waits until a stream token expires, so tokens may be valid for at most {TESTED_TOKEN_SECONDS} s"
         )
     limit = life + EXPIRY_TOLERANCE + 1  # `Date` has whole seconds
     job = await s.submit(s.long_running_sample(2 * limit * s.wire.patience))

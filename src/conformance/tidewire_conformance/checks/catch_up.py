@@ -1,4 +1,4 @@
-"""Checks for chapter 4: streams that are opened while the server logs events."""
+"""Checks for chapter 4: streams that are opened while a job runs."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,8 +19,7 @@ READERS = 4
 EVENTS_AFTER_CATCH_UP = 2
 """Number of live events that each reader reads after the replayed ones."""
 CURSORS = (*("", "last") * 8, "0-0")
-"""Cursors with which a reader opens its streams, in turn. An empty string means no cursor, and `last` is the last id of the
-previous stream. The start of the log is rare, because the whole log is long."""
+"""Cursors of a reader's streams, in turn: none, the last id of the previous stream (`last`), and rarely the start of the log."""
 MAX_STREAMS = 200
 """Maximum number of streams that the check opens."""
 

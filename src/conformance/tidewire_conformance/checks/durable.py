@@ -81,7 +81,7 @@ async def _restart(s: Session, command: str) -> float:
 
 
 def _restart_command(s: Session) -> str:
-    """Return the command that restarts the server, or skip the check if the server's jobs need not survive a restart."""
+    """Return the command that restarts the server. If the server's jobs need not survive a restart, skip the check."""
     if not s.server.survives_restarts:
         s.skip_not_declared(
             "`durability` is process, so the server does not promise that jobs survive a restart"
@@ -349,7 +349,7 @@ async def restart_does_not_count_towards_the_grace_period(s: Session) -> None:
     )
     counted = s.wire.now() - closed - down
     if done.get("status") == "cancelled" and counted >= grace:
-        s.inconclusive(f"the suite took longer than the grace period of {grace:g} s to return")
+        s.inconclusive(f"the suite took longer than the grace period of {grace:g} s to open the stream again")
     wanted = f"a job that is not cancelled, because its reader returned {counted:.1f} s after the restart"
     s.at(ended).expect("TW-JOB-067", done.get("status") != "cancelled", wanted, done.get("status"))
 

@@ -90,7 +90,7 @@ async def generated_each(
 
 
 def judgeable(s: Session, value: Any, members: dict[str, Any]) -> dict[str, Any]:
-    """Return the value of a generation, or skip the check if a column that these members request cannot be read.
+    """Return the value of a generation. If a column that the input members request cannot be read, skip the check.
 
     Other checks report a column that is missing or has another length than the others (TW-GEN-001, TW-GEN-011).
     """

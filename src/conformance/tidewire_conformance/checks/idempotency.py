@@ -12,7 +12,7 @@ from tidewire_conformance.wire.recording_client import Header
 
 
 def _keyed(s: Session) -> SampleRequest:
-    """Return a sample request that may be submitted with an idempotency key, or skip the check."""
+    """Return a sample request for a caller who may use idempotency keys. If the caller may not, skip the check."""
     if "idempotency" not in s.server.capabilities and not s.wire.header:
         s.skip_not_declared("the server does not declare `idempotency`, and the run has no credentials")
     return s.any_sample()

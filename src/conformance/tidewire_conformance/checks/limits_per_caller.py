@@ -62,7 +62,7 @@ async def _stream(wire: Wire, place: str) -> RecordedExchange:
 async def _open_streams(
     s: Session, stack: AsyncExitStack, job: Job, count: int, wire: Wire | None = None
 ) -> list[Stream]:
-    """Open several streams of a job, or skip the check if the server refuses one of them."""
+    """Open several streams of a job. If the server refuses one of them, skip the check."""
 
     async def open_stream(_: int) -> Stream:
         return await stack.enter_async_context(s.follow(job, wire=wire))

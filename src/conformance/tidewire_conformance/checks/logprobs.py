@@ -58,7 +58,7 @@ GAP_TOLERANCE = 1e-2
 
 
 def decimals_of(generation_input: Any) -> int:
-    """Return the number of decimals of the log-probabilities for an input of a text generation."""
+    """Return the number of decimals that the input of a text generation requests for log-probabilities."""
     found = generation_input.get("logprob_decimals") if isinstance(generation_input, dict) else None
     return found if type(found) is int and 0 <= found <= MAX_DECIMALS else DEFAULT_DECIMALS
 
@@ -351,7 +351,7 @@ async def only_processed_logprobs_depend_on_sampling_options(s: Session) -> None
 async def chosen_tokens_have_raw_logprobs(s: Session) -> None:
     """Without `logprobs_mode`, the log-probabilities of chosen tokens are raw, at every temperature and position.
 
-    They equal those of the same tokens among the candidates, which do not depend on the temperature.
+    The log-probability of a chosen token equals that of the same token among the candidates, whatever the temperature is.
     """
     top, decimals = min(max_top(s), 20), 6
     first: dict[float, Any] = {}

@@ -17,8 +17,7 @@ PAIRS = 20
 MIN_SLOW_PAIRS = 18
 """Number of pairs in which the same one of the two requests has to be slower.
 
-A busy machine delays single responses at random. If both requests take equally long, this number is reached in fewer than
-one of 2000 runs.
+A busy machine delays single responses at random. With equal times, fewer than one of 2000 runs reaches this number.
 """
 MAX_DIFFERENCE_SECONDS = 0.1
 """Maximum difference, in seconds, between the two response times of a pair. The option `--patience` multiplies it."""
@@ -39,7 +38,7 @@ def other_principal(s: Session) -> Wire:
 
 
 async def submit_anonymously(s: Session, caller: Wire, sample: SampleRequest) -> Job:
-    """Submit a job without credentials, or skip the check if the server requires credentials."""
+    """Submit a job without credentials. If the server requires credentials, skip the check."""
     answer = await caller.request("POST", sample.submit_to, json=sample.body)
     if s.wire.header and answer.status in {401, 403}:
         s.skip_no_occasion("the server does not serve anonymous callers")
@@ -57,7 +56,7 @@ async def two_anonymous_callers(s: Session, sample: SampleRequest) -> tuple[Wire
     discovery = await first.request("GET", "/v1")
     s.skip_unless(discovery.status == 200, f"{discovery} returned {discovery.outcome}")
     if "list" in discovery.member("capabilities", ()):
-        s.skip_no_occasion("the server lists the jobs of anonymous callers, so all of them are one user")
+        s.skip_no_occasion("the server treats anonymous callers as one user, because it lists their jobs")
     if not _reaches_from_second_address(s):
         s.skip_untested(
             "the check needs a server on this machine, and a system with several loopback addresses"

@@ -18,7 +18,7 @@ CUT_POINTS = 24
 MAX_EXAMPLES = 4
 """Maximum number of examples whose ended jobs are resumed. A fault may occur only with the events of one example."""
 MAX_EXAMPLE_SECONDS = 10.0
-"""Maximum duration, in seconds, of the jobs of these examples, except the first example."""
+"""Maximum duration, in seconds, of a job that the check resumes in addition to the job of the first example."""
 LIVE_CUTS = 6
 """Number of times that the check cuts its connection to a running job."""
 MAX_TESTED_LOG = 8 * 2**20
@@ -177,9 +177,7 @@ def _judge_remainder(s: Session, answer: RecordedExchange, history: RecordedExch
     lost = differing(history, answer)
     complete = not lost and got[-1:] == [whole[-1].id]
     wanted = [block.id for block in whole[at + 1 :]]
-    expected = (
-        f"the events after {whole[at].id}, that is {json_text(wanted)}, or other events with the same states"
-    )
+    expected = f"the events after {whole[at].id}, that is {json_text(wanted)}, or others with the same states"
     states = f"the events {json_text(got)}, with different states at {json_text(lost)}"
     s.at(answer).expect("TW-RES-020", complete, expected, states)
     s.at(answer).expect("TW-RES-012", complete or bool(repeated), "the events after the cursor", got)

@@ -104,8 +104,8 @@ async def long_text_is_split_over_several_events(s: Session) -> None:
 
 @check("TW-FRM-082")
 async def long_result_is_set_in_one_event(s: Session) -> None:
-    """The result of an endpoint that does not stream is set in a snapshot if it is longer than `max_event_bytes`, both in a
-    job of one input and in a batch.
+    """At an endpoint that does not stream, a result that is longer than `max_event_bytes` is set in a snapshot. The check
+    tests a job with one input, and a batch.
     """
     limit, judged = s.server.limits.get("max_event_bytes", 0), False
     for sample in s.server.samples:
@@ -150,8 +150,7 @@ WIDE_BYTES = 4
 
 @check("TW-FRM-047", "TW-FRM-081")
 async def sizes_of_events_count_bytes(s: Session) -> None:
-    """The server measures events in bytes: a text with more bytes, but fewer characters, than `max_event_bytes` is sent in
-    several events.
+    """A text with more bytes, but fewer characters, than `max_event_bytes` is sent in several events.
 
     The first change of the job exceeds the limit. The later ones exceed it only if the server merges them.
     """

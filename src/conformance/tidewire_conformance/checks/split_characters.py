@@ -17,7 +17,7 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolv
 REPLACEMENT = "\ufffd"
 """The character U+FFFD."""
 TOKENS = 48
-"""Number of tokens of a text in which the check looks for a token that ends within a character."""
+"""Number of tokens to generate in the search for a token that ends within a character."""
 SEEDS = (1, 2, 3, 4)
 TEMPERATURE = 3.0
 """Temperature at which unusual tokens are likely."""

@@ -8,7 +8,7 @@ from tidewire_conformance.registry import check
 from tidewire_conformance.session import Session
 
 CHECK_AFTER = 64
-"""Maximum number of changes of a text between two events that contain its length and CRC-32 (TW-DIF-051)."""
+"""Number of changes of a text after which an event must contain the text's length and CRC-32 (TW-DIF-051)."""
 
 
 @check("TW-DIF-051", whole_run=True)

@@ -21,12 +21,12 @@ WITNESS_DEADLINES_MS = (1000, 4000)
 BLOCKER_MS = 60_000
 BLOCKERS_AT_ONCE = 12
 OTHER_JOBS = 5
-"""Number of jobs, below the limit of the caller, that the check leaves free for its other jobs and the idle stream."""
+"""Number of jobs that the check leaves free below the caller's limit, for its other jobs and for the idle stream."""
 WAITING_READS = 3
 """Number of reads that must all show that a job waits."""
-NO_JOB_WAITS = "the server runs all these jobs at the same time, or refuses them before a job waits"
+NO_JOB_WAITS = "no submitted job had to wait, because the server ran or refused all of them at once"
 MARGIN_MS = 300
-"""Minimum time, in milliseconds, between the deadline of the job that waits and that of the witness."""
+"""Minimum time, in milliseconds, from the deadline of the waiting job to the deadline of the witness."""
 
 
 @check("TW-JOB-069", "TW-JOB-071", "TW-BAT-015", "TW-JOB-050", serial=True, after="deadlines")
@@ -67,7 +67,7 @@ async def waiting_job_receives_pings(s: Session) -> None:
 
 
 async def _judge(s: Session, witness_deadline: int, started: list[Job]) -> bool:
-    """Start jobs until two of them wait, and judge these two. Return whether they were submitted in time."""
+    """Submit jobs until two of them wait. Judge one that is cancelled, and one that reaches its deadline. Return False if neither can be judged."""
     sample = s.script_sample({"append": "a"}, {"sleep_ms": BLOCKER_MS})
     began = s.wire.now()
     witness = await s.submit(sample, deadline_ms=witness_deadline)
@@ -113,7 +113,7 @@ def _ran(exchange: RecordedExchange) -> bool:
 
 
 async def _fill_all_places(s: Session, sample: SampleRequest, started: list[Job]) -> bool:
-    """Start jobs until one of them waits. Return whether one does, and the queue has a place for two more."""
+    """Submit jobs until one of them has to wait. Returns whether one waits and the queue has room for two more jobs."""
     most = min(MAX_BLOCKERS, s.server.limits.get("max_jobs_per_principal", MAX_BLOCKERS) - OTHER_JOBS)
     for _ in range(0, most, BLOCKERS_AT_ONCE):
         answers = await asyncio.gather(*(s.post(sample, once=True) for _ in range(BLOCKERS_AT_ONCE)))
