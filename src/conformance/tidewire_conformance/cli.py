@@ -335,7 +335,7 @@ class _CheckOptions:
 
     @property
     def part(self) -> str:
-        """Options that select a part of the checks, for the report. Empty if all checks run."""
+        """Options that select a part of the checks, as the report shows them. Empty if all checks run."""
         return parse_option_values.part(self.only, self.skip)
 
 

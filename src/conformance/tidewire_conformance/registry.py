@@ -1,7 +1,7 @@
 """Registry of the conformance checks.
 
 A check is an async function that sends requests to a server and makes assertions about requirements. The decorator
-`check` registers the function as `AREA.NAME`: the area is the name of its module, and the name is that of the function.
+`check` registers the function as `AREA.NAME`. The area is the name of the module, and the name is that of the function.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -198,6 +198,6 @@ def checks() -> list[Check]:
 
 
 def _cause_order(check: Check) -> tuple[int, bool]:
-    """Sort key from causes to effects. Within an area, the checks keep the order in which its module defines them."""
+    """Return a sort key that puts causes before effects. Within an area, the checks keep the order of their module."""
     area = check.after or check.name.partition(".")[0]
     return AREAS.index(area), bool(check.after)

@@ -363,9 +363,9 @@ def settle(verdict: Verdict) -> None:
 
 
 def merge(rounds: list[Verdict]) -> Verdict:
-    """Merge the verdicts of a repeated check: return the worst verdict, with a note of how often it occurred.
+    """Merge the verdicts of a repeated check. The result is the worst verdict, with a note of how often it occurred.
 
-    A repetition that was skipped as untested counts only if all repetitions were skipped as untested.
+    Repetitions that were skipped as untested are ignored, unless all repetitions were.
     """
     rounds = [each for each in rounds if each.why is not SkipReason.UNTESTED] or rounds
     chosen = worst(each.outcome for each in rounds)

@@ -240,39 +240,39 @@ class Session:
         own = (each for each in self.wire.record[stream.number - 1 :] if each.check == self.wire.check)
         return [each for each in own if each.is_stream]
 
-    # ---- sample requests; if no sample is suitable, the check is skipped as untested ---------------------------------
+    # ---- sample requests; without a suitable sample, these methods skip the check as untested ------------------------
 
     def any_sample(self) -> SampleRequest:
-        """Return a sample request for a job that succeeds, or skip the check."""
+        """Return a sample request for a job that succeeds."""
         failed = [f": {each.why}" for each in self.server.failed_examples[:1]]
         return self.server.any_sample() or self._skip_without_sample(
             "".join(["no example of an endpoint succeeded", *failed])
         )
 
     def any_request(self) -> SampleRequest:
-        """Return a sample request for a job that need not succeed, or skip the check."""
+        """Return a sample request for a job that need not succeed."""
         return self.server.any_request() or self.skip_untested("no endpoint has an example")
 
     def growing_sample(self) -> SampleRequest:
-        """Return a sample request for a job whose stream can be cut between events, or skip the check."""
+        """Return a sample request for a job whose stream can be cut between events."""
         return self.server.growing_sample() or self._skip_without_sample(
             "no example starts a job whose value grows in several events; add the endpoint tidewire.script to run this check"
         )
 
     def long_running_sample(self, seconds: float = 0.5) -> SampleRequest:
-        """Return a sample request for a job that runs long enough to be observed and cancelled, or skip the check."""
+        """Return a sample request for a job that runs long enough to be observed and cancelled."""
         return self.server.long_running_sample(seconds) or self._skip_without_sample(
             "no example starts a job that grows for long enough; add the endpoint tidewire.script to run this check"
         )
 
     def batch_sample(self) -> SampleRequest:
-        """Return a sample request for an endpoint that accepts several inputs, or skip the check."""
+        """Return a sample request for an endpoint that accepts several inputs. Without such an endpoint, skip the check."""
         return self.server.batch_sample() or self._skip_without_sample(
             "no example of an endpoint that declares `batch` succeeded"
         )
 
     def script_sample(self, *steps: dict[str, Any], **members: Any) -> SampleRequest:
-        """Return a request for the test endpoint `tidewire.script` with these steps, or skip the check."""
+        """Return a request for the test endpoint `tidewire.script` with these steps. Without this endpoint, skip the check."""
         return self.server.script_sample(*steps, **members) or self._skip_without_sample(
             "needs the endpoint tidewire.script"
         )
@@ -319,7 +319,7 @@ class Session:
     async def post(
         self, sample: SampleRequest, *, seconds: float = RESPONSE_SECONDS, **sent: Unpack[RequestOptions]
     ) -> RecordedExchange:
-        """Send a request to submit a job, by default that of the sample. The response may be an error."""
+        """Send a request to submit a job. By default, its body is that of the sample. The response may be an error."""
         if "json" not in sent and "body" not in sent:
             sent["json"] = sample.body
         return await self.wire.request("POST", sample.submit_to, seconds=seconds, **sent)
@@ -333,7 +333,7 @@ class Session:
         return await (wire or self.wire).request("GET", job.path)
 
     def items(self, answer: RecordedExchange) -> list[dict[str, Any]]:
-        """Return the items of the job in a response, or skip the rest of the check if the response has no valid state."""
+        """Return the items of the job in a response. If the response has no valid state, skip the rest of the check."""
         state = answer.member("state")
         violation = schema_violation("state", state)
         self.skip_unless(

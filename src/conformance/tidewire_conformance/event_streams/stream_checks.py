@@ -1,8 +1,7 @@
 """Checks of servers for `tidewire conformance --profile sse`, which tests any URL that streams server-sent events.
 
-The suite first requests the stream. The checks then judge the recorded responses. The decorator `stream_check` registers
-a function as the check `sse.NAME`. The function yields an `Assertion` for each fact that it judges. If it yields none,
-the responses contain nothing to which the check applies, so the check is skipped.
+The checks judge recorded responses. The decorator `stream_check` registers a function as the check `sse.NAME`. The function
+yields an `Assertion` for each fact that it judges. If it yields none, the check had nothing to judge and is skipped.
 """
 
 import re

@@ -112,7 +112,7 @@ class Grade:
     advice_held: int
     advice_total: int
     failed: int
-    """Number of requirements that failed, or whose checks had no verdict although they were tried."""
+    """Number of requirements that failed, or whose checks ran without reaching a verdict."""
     untried: int
     """Number of checks that the suite could not try."""
 

@@ -141,7 +141,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class FailedExample:
-    """Example of an endpoint that started no job, or whose job did not end."""
+    """Example in an endpoint description that started no job, or whose job did not end."""
 
     request: SampleRequest
     why: str
@@ -178,7 +178,7 @@ class Server:
 
     @property
     def limits(self) -> dict[str, int]:
-        """Limits in discovery, and the default sizes of events and states if discovery does not declare them."""
+        """Limits that the server declares, with the default sizes of events and states if it declares none."""
         # The schema accepts 64.0 as an integer, and limits of later versions may be of any type.
         declared = self.discovery_body.get("limits", {})
         found = {name: int(value) for name, value in declared.items() if isinstance(value, int | float)}
@@ -403,7 +403,7 @@ def _connection_hint(fault: str) -> str:
 
 
 def _discovery_hint(discovery: RecordedExchange) -> str:
-    """Return a hint for the user if the response to `GET /v1` is not from a Tidewire server, or an empty text."""
+    """Return a hint why the response to `GET /v1` is not from a Tidewire server. The hint is empty if no reason is likely."""
     if discovery.status in {401, 403}:
         return "; pass credentials with --header 'Authorization: …'"
     if discovery.path.endswith("/v1/v1"):

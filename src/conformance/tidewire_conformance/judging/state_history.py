@@ -127,7 +127,7 @@ def _applied(block: Block, held: State | None, place: Key | None) -> State | Non
 
 
 def _wrong_digest(block: Block, after: State | None) -> InvalidDiffError | None:
-    """Return the error of a `done` event whose digest is not that of the items. All other checks ignore the digest."""
+    """Return an error if a `done` event has another digest than the items. For any other event, return None."""
     if block.type != "done" or after is None:
         return None
     true, declared = apply_diffs.digest(after.value.get("items")), block.json["digest"]

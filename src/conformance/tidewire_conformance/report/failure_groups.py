@@ -78,7 +78,7 @@ def some(names: list[str]) -> str:
 
 
 def ordered(report: Report) -> list[RequirementResult]:
-    """Return the failed requirements, the one that is nearest to the cause first.
+    """Sort the failed requirements. The requirement that is nearest to the cause comes first.
 
     Requirements in the baseline come after all others except SHOULD requirements, which come last.
     """

@@ -23,7 +23,7 @@ CLOSING_TYPES: Final = frozenset({"done", "goaway", "problem"})
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 SHORT_DATA: Final = 16 * 1024
-"""Maximum size of the data of an event, in bytes, whose parsed JSON is kept for the next event with the same data."""
+"""Maximum size, in bytes, of event data whose parsed JSON is cached for later events with the same data."""
 _KNOWN = frozenset({"event", "data", "id", "retry"})
 
 
@@ -67,7 +67,7 @@ class Block:
 
     @cached_property
     def retry(self) -> int | None:
-        """Milliseconds in the last valid `retry` field, or None."""
+        """Milliseconds in the last valid `retry` field, or None if there is none."""
         found = [int(value) for value in self.values("retry") if re.fullmatch(rb"[0-9]{1,15}", value)]
         return found[-1] if found else None
 

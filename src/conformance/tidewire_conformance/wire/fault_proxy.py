@@ -133,7 +133,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Delay of the bytes of both directions of one connection."""
+    """Delay of all bytes on one connection, in both directions."""
 
     singly: int = 0
     """Number of bytes at the beginning of each direction that are forwarded in segments of one byte."""

@@ -432,7 +432,7 @@ class Wire:
 
 
 def _retry_after(exchange: RecordedExchange) -> float | None:
-    """Return the `Retry-After` of a response with status 429 or 503, in seconds, or None."""
+    """Return the seconds in `Retry-After` if the response has status 429 or 503. Otherwise, return None."""
     value = exchange.response_header("retry-after")
     return float(value) if exchange.status in BUSY_STATUSES and value.isascii() and value.isdigit() else None
 

@@ -26,7 +26,7 @@ EVENT_SCHEMAS: Final = {
     "goaway": "goaway",
     "problem": "problem",
 }
-"""Schema of the data of each type of event."""
+"""Name of the schema for event data, by event type."""
 
 _BODIES: Final = (
     ("GET", re.compile(r".*/v1"), "discovery"),

@@ -9,11 +9,11 @@ from tidewire_conformance.clients.scenarios.scenario import Members
 
 @dataclass
 class ClientOutput:
-    """Delivered values and text changes, by item index."""
+    """Values and text changes that a client delivered to its user, by item index."""
 
     values: dict[int, list[Any]] = field(default_factory=dict)
     deltas: dict[int, list[tuple[int, str]]] = field(default_factory=dict)
-    """Changes of the text of each item, as pairs of the number of retracted code points and the added text.
+    """Text changes of each item. A change is the number of retracted code points and the added text.
 
     A client that reports only values has no entry here.
     """

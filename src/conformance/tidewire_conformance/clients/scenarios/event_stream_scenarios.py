@@ -15,7 +15,7 @@ from tidewire_conformance.clients.scenarios.scenario import Members, Scenario, l
 
 PREFIX: Final = "TW-SSE-"
 AREA: Final = "sse_"
-"""Prefix of the names of areas."""
+"""Prefix of the area names of these scenarios."""
 _NEEDS: Final = {
     "TW-SSE-028": "types",
     "TW-SSE-029": "ids",

@@ -364,7 +364,7 @@ class _Response:
                 )
 
     def _send_events(self, data: bytes) -> None:
-        """Send a piece of the stream. If the client has to deliver events promptly, wait for those that are complete."""
+        """Send a part of the stream. If the scenario tests promptness, wait until the client has delivered each complete event."""
         events = [block for block in self._decoder.feed(data, 0.0) if block.is_event]
         # Record the id before the data is sent. A fast client may send its next request before this thread continues.
         if "events" in (self._request.exchange or {}):

@@ -38,7 +38,7 @@ They are about a cut connection, retracted text, characters of several bytes, an
 
 @dataclass(frozen=True)
 class Variant:
-    """Unusual but correct server."""
+    """Unusual but correct way for the server of a scenario to behave."""
 
     about: str
     requirements: tuple[str, ...]
