@@ -1,8 +1,8 @@
 """Launcher for Python commands of the proof and the tests, which forks each command from a process with all imports done.
 
-A new interpreter needs a second or more for its imports. This process, the fork server, imports the modules only once.
-Arguments, working folder, environment, streams, signals and exit code are the same as for `python -m MODULE`. Do not use
-the fork server in tests of the start or the end of the interpreter.
+A new interpreter needs a second or more for its imports. This process, the fork server, imports the modules only once. A
+command behaves as with `python -m MODULE`, with the same arguments, working folder, environment, streams, signals and exit
+code. Do not use the fork server in tests of the start or the end of the interpreter.
 """
 
 import atexit

@@ -42,8 +42,8 @@ class ServerRow:
     lead: str = ""
     """Check whose failure the report of the whole suite shows first."""
     runs: int = 1
-    """Number of runs of the suite against this server. The other results are those of the first run in which the proof did not
-    hold, or of the last run.
+    """Number of runs of the suite against this server. The other attributes describe the first run in which the proof did not
+    hold or, if it always held, the last run.
     """
     held: int = 1
     """Number of runs in which the proof held."""
@@ -80,7 +80,7 @@ def _judge_all(names: list[str], at_once: int, times: int, *, busy: bool) -> lis
 
 
 def merge_runs(runs: list[ServerRow], *, busy: bool) -> ServerRow:
-    """Return the result of several runs against the same server: that of the first run in which the proof did not hold."""
+    """Merge the results of several runs against one server. The result is the first run in which the proof did not hold."""
     shown = next((each for each in runs if each.fault), runs[-1])
     held = sum(not each.fault for each in runs)
     return replace(shown, runs=len(runs), held=held, busy=busy)

@@ -9,13 +9,13 @@ import re
 from tidewire_conformance import specification
 
 _READER_RULE = (
-    "applies to the reader, which scenarios for clients judge; other checks judge what the server writes"
+    "applies to the reader, so scenarios for clients judge it; other checks judge what the server writes"
 )
 _BROWSER_PAGE = (
     "applies to pages: `tests/browser/test_page_client.py` tests the page of the appendix in Chromium"
 )
 _NEEDS_OPERATOR = "needs an operator: a proxy with a limit, a shutdown, or an unreadable store"
-_WRITER_RULE = "applies to the writer, which checks of servers judge"
+_WRITER_RULE = "applies to the writer, so checks of servers judge it"
 
 REASONS = {
     "TW-OVR-026": _WRITER_RULE,
@@ -43,7 +43,7 @@ REASONS = {
     "TW-BRW-004": _BROWSER_PAGE,
     "TW-BRW-021": "applies to the proxy in front of the server",
     "TW-BRW-022": _BROWSER_PAGE,
-    "TW-BRW-023": "applies to several concurrent streams of a client; a scenario has one job",
+    "TW-BRW-023": "applies to a client with several concurrent streams; a scenario has one job",
     "TW-BRW-024": _BROWSER_PAGE,
     "TW-BRW-026": _BROWSER_PAGE,
     "TW-BRW-025": "needs a client with a stream token as its only credential; the adapters cannot pass one",

@@ -75,7 +75,7 @@ class TrimsEventTypes(FaultyClient):
 
 
 class SplitsEventsOnlyAtEqualLineEnds(FaultyClient):
-    """Split events only at two equal line ends, and not at different ones, such as CR LF followed by LF."""
+    """Split events only at two equal line ends. Two different line ends, such as CR LF and LF, do not end an event."""
 
     scenario, kind, breaks = "line-ends-that-change", "count", "TW-FRM-084"
 

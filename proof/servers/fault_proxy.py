@@ -29,7 +29,7 @@ class ConnectionCutError(Exception):
 
 @dataclass
 class Exchange:
-    """A request, with storage for the hooks."""
+    """Request to a faulty server, with storage for the hooks."""
 
     scope: dict[str, Any]
     body: bytes

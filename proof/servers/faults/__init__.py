@@ -63,7 +63,7 @@ def fault(
     also_fails: Mapping[str, str] | None = None,
     **hooks: Any,
 ) -> None:
-    """Register a faulty server: a row of the table.
+    """Register a faulty server whose hooks are single expressions. Each call is a row in the table of a module.
 
     Args:
         name: Name of the faulty server.
@@ -99,7 +99,7 @@ def faulty_server(
 
 
 def variant(name: str, description: str, **hooks: Any) -> None:
-    """Register a benign variant: a row of the table. Its hooks are those of `fault`."""
+    """Register a benign variant. The hooks are passed as to `fault`."""
     FAULTY_SERVERS[name] = FaultyServer(name, description, hooks)
 
 
