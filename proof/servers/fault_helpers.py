@@ -122,7 +122,7 @@ def change_input(*names, change=lambda input_value, name: input_value.pop(name))
 
 
 def take_samples(exchange):
-    """Convert a request to submit a job with `n` samples to a request to submit a batch of `n` inputs."""
+    """Convert the submission of a job with `n` samples to the submission of a batch with `n` inputs."""
     input_value = (
         (exchange.json or {}).get("input")
         if exchange.is_submit and "generate" in exchange.path and b'"n":' in exchange.body

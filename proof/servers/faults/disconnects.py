@@ -57,12 +57,12 @@ fault("job_cancelled_a_second_after_its_reader_left", "TW-JOB-063", "disconnects
       "A job whose submission asked for a stream is cancelled a second after its reader has disconnected.",
       settings={"min_grace": 1.0}, bodies=MIN_GRACE_IN_DISCOVERY,
       requests=cancel_after_a_second(_asks_for_a_stream),
-      also_fails={"a submission that asks for a stream has another body than the one that it repeats": "idempotency.*"})
+      also_fails={"the fault changes the body of a repeated submission that asks for a stream": "idempotency.*"})
 fault("job_cancelled_without_the_capability", "TW-JOB-063", "disconnects.job_runs_on_without_its_readers",
       "The server does not declare `disconnect`, and cancels a job a second after its reader has disconnected.",
       requests=cancel_after_a_second(lambda exchange: _asks_for_a_stream(exchange) and not _has_member(exchange)),
       **WITHOUT_DISCONNECT,
-      also_fails={"a submission that asks for a stream has another body than the one that it repeats": "idempotency.*"})
+      also_fails={"the fault changes the body of a repeated submission that asks for a stream": "idempotency.*"})
 fault("job_submitted_for_json_is_cancelled", "TW-JOB-063", "disconnects.job_runs_on_without_its_readers",
       "The server does not declare `disconnect`, responds to each submission with JSON, and cancels a job a second after "
       "its reader has disconnected.",

@@ -88,7 +88,7 @@ async def key_reuse_with_another_body_returns_422(s: Session) -> None:
 
 @check("TW-JOB-026")
 async def keys_are_case_sensitive_and_scoped_to_the_endpoint(s: Session) -> None:
-    """A key that was used before starts a new job at another endpoint, or in another letter case."""
+    """A key that was used before starts a new job if it is sent to another endpoint, or in another letter case."""
     sample = _keyed(s)
     key = "Key-" + _key()
     first = await _submit(s, sample, key)

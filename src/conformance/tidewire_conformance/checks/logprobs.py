@@ -301,7 +301,7 @@ async def logprobs_are_normalized_over_the_vocabulary(s: Session) -> None:
     many, history = await generated(s, top_logprobs=top, temperature=0)
     few, _ = await generated(s, top_logprobs=2, temperature=0)
     same = not differs(many["top_logprobs"][0][:2], few["top_logprobs"][0], decimals)
-    wanted = "the same log-probabilities for two candidates as for a larger number of candidates"
+    wanted = "the same log-probabilities, whether two or more candidates were requested"
     got = [few["top_logprobs"][0], many["top_logprobs"][0][:2]]
     s.at(history).expect("TW-GEN-022", same, wanted, got)
     for ids, found, first in zip(many["top_ids"], many["top_logprobs"], few["top_ids"], strict=False):

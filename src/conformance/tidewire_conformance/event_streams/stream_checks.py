@@ -16,7 +16,7 @@ from tidewire_conformance.wire.event_stream_decoder import BYTE_ORDER_MARK, Bloc
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 
 HELD_SECONDS: Final = 0.1
-"""Minimum time, in seconds, between an event and its empty line that counts as holding the event back."""
+"""Minimum delay, in seconds, of the empty line after an event for which the event counts as held back."""
 FIELDS: Final = frozenset({"event", "data", "id", "retry"})
 _LINE_END: Final = re.compile(rb"\r\n|\r|\n")
 _EMPTY_LINE: Final = re.compile(rb"(?:\r\n|\r|\n)\Z")

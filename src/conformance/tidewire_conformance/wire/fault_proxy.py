@@ -201,7 +201,7 @@ class FaultProxy(TcpProxy):
 async def forward(
     reader: StreamReader, writer: StreamWriter, finder: "_CutFinder | None" = None, slow: Slow | None = None
 ) -> None:
-    """Forward bytes until the end of the reader, or up to the position of a cut."""
+    """Forward bytes until the reader ends, or up to the position of a cut."""
     sent = 0
     while data := await reader.read(READ):
         passed = data if finder is None else finder.split(data)

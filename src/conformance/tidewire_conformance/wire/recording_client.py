@@ -96,9 +96,9 @@ class _Request:
 class Stream:
     """Response whose body is read only on demand.
 
-    If the server ends an event stream with `goaway`, the stream continues with the response to a further request, as in
-    a client. The attribute `exchange` then contains the bytes and events of all responses, one after the other. The
-    record contains each response separately.
+    If the server ends an event stream with `goaway`, the suite requests the stream again, and this object continues with
+    the new response. The attribute `exchange` then contains the bytes and events of all responses, one after the other.
+    The record contains each response separately.
     """
 
     def __init__(self, wire: "Wire", request: "_Request", connection: "_Connection") -> None:

@@ -161,7 +161,7 @@ def _reading_pace(
         return
     most = max(pace["or_ms"] / 1000 * bound_factor, pace["times"] * max(short))
     if max(long) > most:
-        expected = f"{name}: the client reads the long part within {most:.2f} s, which is {pace['times']} times as long as for the short part"
+        expected = f"{name}: the client reads the long part within {most:.2f} s, which is {pace['times']} times the time for the short part"
         got = f"{max(long):.2f} s for the long part, {max(short):.3f} s for the short part"
         yield Finding("pace", tuple(pace.get("rules", rules)), expected, got)
 

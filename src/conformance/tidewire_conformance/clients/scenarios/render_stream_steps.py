@@ -18,7 +18,7 @@ Step = bytes | Members
 
 
 def cursor_key(cursor: str) -> tuple[int, int]:
-    """Return a sort key for an event id, which consists of the epoch and the sequence number."""
+    """Return a sort key for an event id: its epoch and its sequence number."""
     epoch, _, seq = cursor.partition("-")
     return int(epoch), int(seq)
 
