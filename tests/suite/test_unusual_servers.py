@@ -159,7 +159,7 @@ def test_a_cancelled_example_that_ends_as_succeeded_is_explained(monkeypatch):
     (verdict,) = report.run.verdicts
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert (
-        "as succeeded after it; if it did not end by itself in between, the server must end it as cancelled"
+        "as succeeded after the request; unless the job ended by itself in between, the server must end it as cancelled"
         in verdict.note
     )
 
