@@ -1,7 +1,7 @@
 """OpenAI surface: the endpoint `generate` under `/openai/v1`, for scripts that use a client of OpenAI's API.
 
-Each request becomes a job of `generate`, so that the same queue, limits and log apply. A request's members are translated by
-`request_members` and `job_inputs`, and the state of its job by `completion_objects` and `response_events`.
+Each request becomes a job of `generate`, so that the same queue, limits and log apply. `request_members` and `job_inputs`
+translate the request. `completion_objects` and `response_events` translate the state of the job into the response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors in the shape of OpenAI's API, and the conversion of problems to them."""
+"""Errors in the format of OpenAI's API, and the conversion of the server's problem documents to this format."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tidewire.protocol.problems import Problem
 
 _STATUSES: Final = {422: 400, 410: 404}
-"""HTTP status of a problem → status in OpenAI's API, which does not use the former."""
+"""HTTP statuses that OpenAI's API does not use → the status that replaces them."""
 
 _CODES: Final = {
     "unauthorized": "invalid_api_key",
@@ -19,12 +19,12 @@ _CODES: Final = {
     "input_too_long": "context_length_exceeded",
     "queue_full": "rate_limit_exceeded",
 }
-"""Code of a problem → code in OpenAI's API, if it has another name there. All other codes are kept."""
+"""Error code of this server → error code of OpenAI's API. Codes that are not listed are sent unchanged."""
 
 
 class ApiError(Exception):
-    """Error that the client receives in the shape of OpenAI's API. `param` is the name of the invalid member of the request,
-    and `code` the machine-readable kind of the error. The status is used only if the response has not begun.
+    """Error that the client receives in the format of OpenAI's API. `param` is the name of the invalid request member.
+    `code` is the machine-readable kind of the error. The status is used only if the response has not begun.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ def invalid(param: str, message: str) -> ApiError:
 
 
 def unsupported(param: str, reason: str = "") -> ApiError:
-    """Create the error for a member that is not supported, or whose value is not. The caller must raise it."""
+    """Create the error for a member that is not supported, or that has an unsupported value. The caller must raise it."""
     message = f"{param} is not supported{reason}; remove it"
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
@@ -63,17 +63,17 @@ def unsupported(param: str, reason: str = "") -> ApiError:
 def error_of(
     found: Problem, params: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> ApiError:
-    """Convert a problem and the headers of its response. `params` maps an input member of `generate` to the request member
-    that has set it.
+    """Convert a problem document, and the headers of its response, to an `ApiError`. `params` maps each input member of
+    `generate` to the request member from which it was created.
     """
     status, code = _STATUSES.get(found.status, found.status), _CODES.get(found.code, found.code)
     pointer = found.pointer or ""
-    # A pointer into the job's body, such as `/input/max_tokens` or `/inputs/3/prompt`.
+    # The pointer refers to the job's body, for example `/input/max_tokens` or `/inputs/3/prompt`.
     path = re.sub("^/inputs/[0-9]+", "/input", pointer).split("/")
     params = params or {}
     param = params.get(path[2]) if len(path) > 2 else None
     message = (found.detail or found.title).removeprefix(f"{pointer}: ")
-    # A message about several members has pointers of the others. Replace them by the names of request members.
+    # The message may also mention other members of the job's input. Replace them by the names of the request members.
     message = re.sub("/input(?:s/[0-9]+)?/([a-z_]+)", lambda other: params.get(other[1], other[1]), message)
     if param is not None and not message.startswith(param):
         message = f"{param}: {message}"
@@ -81,7 +81,7 @@ def error_of(
     if found.retry_after_ms is not None:
         further["retry-after"] = str(math.ceil(found.retry_after_ms / 1000))
     if not found.retryable or found.code == "worker_lost":
-        # Otherwise the clients of OpenAI would repeat a request that has failed with a status of 500 or above. A worker is
-        # lost only after several attempts of the server.
+        # Without this header, OpenAI's clients retry every status of 500 or above. The server itself has already retried a
+        # job that fails with `worker_lost`.
         further["x-should-retry"] = "false"
     return ApiError(status, message, param=param, code=code, headers=further)

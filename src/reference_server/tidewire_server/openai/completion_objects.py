@@ -1,4 +1,4 @@
-"""Completions and chat completions, as objects and as chunks of a stream, from the texts of a job."""
+"""Build completions and chat completions from the texts of a job, as whole objects or as chunks of a stream."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from tidewire_server.store.records import JobRecord
 
 
 def sse_frame(data: object, event: str | None = None) -> bytes:
-    """Encode one event of a stream."""
+    """Encode one server-sent event."""
     head = b"" if event is None else b"event: %b\n" % event.encode()
     return b"%bdata: %b\n\n" % (head, orjson.dumps(data))
 
 
 def usage_of(record: JobRecord, samples: int) -> dict[str, Any] | None:
-    """Return the usage of an ended job, or None if it is unknown. A prompt with several samples counts once."""
+    """Return the token usage of an ended job, or None if it is unknown. A prompt with several samples counts once."""
     usage = record.done.usage if record.done is not None else {}
     if "prompt_tokens" not in usage or "completion_tokens" not in usage:
         return None
@@ -34,7 +34,7 @@ class CompletionWriter:
     object = chunk_object = "text_completion"
 
     def __init__(self, request: JobRequest, record: JobRecord, model: str, tokens: TokenBytes | None) -> None:
-        """Create a writer. The tokens are needed only if log-probabilities were requested."""
+        """Create a writer. `tokens` is needed only if log-probabilities were requested."""
         self._request = request
         self._tokens = tokens
         self._lengths = [TextLengths() for _ in range(request.items)]
@@ -46,7 +46,7 @@ class CompletionWriter:
         }
 
     def completion(self, changes: Sequence[TextChange], record: JobRecord) -> dict[str, Any]:
-        """Return the whole completion of an ended job, from the whole text of each item."""
+        """Build the completion object of an ended job from the complete text of each item."""
         choices = [
             {"index": one.index, **self._choice(one), "finish_reason": one.finish_reason} for one in changes
         ]
@@ -58,7 +58,7 @@ class CompletionWriter:
         return b""
 
     def change(self, change: TextChange) -> bytes:
-        """Return the chunks for a new part of a text, or for the end of a text that is complete."""
+        """Return the chunks for text that was added to an item, or for the end of its text."""
         index, frames = change.index, b""
         if self._is_shown(change):
             frames = self._chunk(index, self._delta(change), None)
@@ -126,5 +126,5 @@ class ChatWriter(CompletionWriter):
 
 
 def _reasoning(change: TextChange) -> dict[str, str]:
-    """Return the member for the model's reasoning, under the name that vLLM, SGLang and DeepSeek use."""
+    """Return the model's reasoning as a member with the name that vLLM, SGLang and DeepSeek use."""
     return {"reasoning_content": change.reasoning} if change.reasoning else {}

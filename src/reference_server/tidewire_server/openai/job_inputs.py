@@ -1,4 +1,4 @@
-"""Translation of a request to a job of `generate` (`JobRequest`). Members with the same meaning in both are passed on
+"""Translation of an OpenAI request to a job of `generate` (`JobRequest`). Members that `generate` also has are passed on
 unchanged, and `generate` validates them.
 """
 
@@ -21,10 +21,10 @@ MAX_SAMPLES: Final = 64
 """Maximum of `n`, as in the input of `generate`."""
 
 SEEDS: Final = 2**53
-"""Number of different seeds. A larger seed is reduced modulo this number."""
+"""Number of seeds that `generate` accepts. A larger seed is reduced modulo this number."""
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
-"""Value of `include` with which a response has log-probabilities."""
+"""Value of the member `include` that requests log-probabilities for a response."""
 
 DEFAULT_LIMITS: Final = Limits()
 
@@ -32,7 +32,7 @@ _NEEDED: Final = {
     "missing": "must be present, and neither null nor an empty list",
     **dict.fromkeys(("model_type", "dict_type"), "must be an object"),
 }
-"""Type of a Pydantic error → message. Pydantic's own message would name a class, or call a null member absent."""
+"""Type of a Pydantic error → message. Pydantic's own message would name a class, or say that a null member is missing."""
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ class JobRequest:
     inputs: list[dict[str, Any]]
     stream: bool
     params: dict[str, str]
-    """Input member of `generate` → request member that has set it, for error messages."""
+    """Input member of `generate` → request member from which it was created. Error messages name the latter."""
     samples: int = 1
     """Number of texts for each prompt."""
     has_logprobs: bool = False
@@ -58,8 +58,8 @@ class JobRequest:
         return self.samples if len(self.inputs) == 1 else len(self.inputs)
 
     def check_served(self, served: Collection[str], reasons: Mapping[str, str]) -> None:
-        """Raise an `ApiError` if an input has a member that the engine does not serve. `reasons` maps some members to the
-        reason for this.
+        """Raise an `ApiError` if an input has a member that the engine does not support. `reasons` maps unsupported members
+        to explanations for the error message.
         """
         for name in self.inputs[0]:
             if name in served:
@@ -71,9 +71,9 @@ class JobRequest:
             raise unsupported(param, " by the engine of this server")
 
     def body(self) -> bytes:
-        """Return the body of the job. Equal requests have equal bodies, as an idempotency key requires."""
+        """Return the body that submits the job. Equal requests have equal bodies, as an idempotency key requires."""
         body: dict[str, Any] = {"input": self.inputs[0]} if len(self.inputs) == 1 else {"inputs": self.inputs}
-        # The clients of OpenAI repeat a request without an idempotency key, so the job of a lost request must end.
+        # OpenAI's clients retry without an idempotency key. The retry starts a second job, so the first job must end.
         end = {} if self.background else {"on_disconnect": "cancel", "grace_ms": 0}
         return strict_json.dumps(body | end).encode()
 
@@ -141,8 +141,8 @@ _STREAM_OPTIONS: Final = TypeAdapter(_StreamOptions)
 def completion_request(
     given: Mapping[str, Any], members: Members, limits: Limits = DEFAULT_LIMITS
 ) -> JobRequest:
-    """Translate a request for completions. Its items are the samples of the first prompt, then those of the second. Raise an
-    `ApiError` if a member is not valid, or if the job would exceed the limits of the server.
+    """Translate a request for completions. The job's items are all samples of the first prompt, then all samples of the
+    second, and so on. Raise an `ApiError` if a member is not valid, or if the job would exceed the server's limits.
     """
     prompt = given.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -167,7 +167,7 @@ def completion_request(
 
 
 def _check_copies(prompts: list[str], n: int, common: Mapping[str, Any], limits: Limits) -> None:
-    """Limit the inputs before they are created. Otherwise a request of 8 MB could ask for a job of gigabytes."""
+    """Limit the inputs before they are created. Otherwise a request of 8 MB could create a job of gigabytes."""
     items = len(prompts) * n
     if items > limits.max_inputs:
         message = f"prompt: {len(prompts)} texts with n={n} make {items} items, but a request makes at most {limits.max_inputs}"
@@ -227,7 +227,7 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
 def _request(
     given: Mapping[str, Any], members: Members, *, read_here: tuple[str, ...]
 ) -> tuple[JobRequest, dict[str, Any]]:
-    """Return a `JobRequest` without inputs, and one input with all members of the request that are not in `read_here`."""
+    """Return a `JobRequest` without inputs, and one input. The input has all request members except those in `read_here`."""
     stream, options = boolean(given, "stream"), given.get("stream_options")
     if options is not None and not stream:
         raise invalid("stream_options", "needs stream: true")
@@ -248,7 +248,7 @@ def _turns(messages: JsonValue, param: str) -> list[dict[str, str]]:
 
 
 def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
-    """Return the member `json_schema` for a `response_format`, or for the `format` of a text, which has no inner object."""
+    """Return the input member `json_schema` for a `response_format`, or for `text.format`, which has no inner object."""
     if chosen is None:
         return {}
     if isinstance(chosen, dict) and isinstance(chosen.get("json_schema"), dict):
@@ -262,12 +262,12 @@ def _json_schema(chosen: Any, param: str) -> dict[str, Any]:
 
 
 def _read(shape: TypeAdapter[_T], value: JsonValue, param: str) -> _T:
-    """Validate the value of a member. Raise an `ApiError` that names the part of the value that is not valid."""
+    """Validate the value of a member. If it is invalid, raise an `ApiError` that names the invalid part of the value."""
     try:
         return shape.validate_python(value)
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False, include_context=False)
-        # The type of a part decides which other members it may have.
+        # Report an invalid `type` first, because the type decides which other members are allowed.
         first = next((each for each in found if each["loc"][-1:] == ("type",)), found[0])
         for part in first["loc"]:
             if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""Reader of a job for one request to the OpenAI surface (`JobWatch`). Each change of the job wakes it."""
+"""Reader of a job on behalf of one request to the OpenAI surface (`JobWatch`). Each change of the job wakes the reader."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,7 +16,7 @@ COMMENT_HEARTBEATS: Final = 3
 """A stream sends a comment after this many intervals (`heartbeat`) without an event: by default, after 15 s."""
 
 HELD_HEARTBEATS: Final = 1
-"""The head of a stream waits for the start of its job for at most this many intervals (`heartbeat`): by default, 5 s."""
+"""The head of a stream is sent when its job starts, or after this many intervals (`heartbeat`): by default, 5 s."""
 
 
 class JobWatch:
@@ -25,7 +25,7 @@ class JobWatch:
     def __init__(
         self, service: JobService, record: JobRecord, log: LogReader, release_slot: Callable[[], None]
     ) -> None:
-        """Create a reader. At its end, `attached` calls `release_slot`, which releases the principal's stream slot."""
+        """Create a reader. When `attached` exits, it calls `release_slot`, so that the principal may open another stream."""
         self.service = service
         self.record = record
         self._log = log
@@ -40,7 +40,7 @@ class JobWatch:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Register as a reader of the job, and as an open stream that a shutdown of the server ends."""
+        """Register as a reader of the job, and as an open stream that the server ends when it shuts down."""
         shutdown = self.service.shutdown
         detach = self.service.readers.attach(self.record.id)
         unwatch = self._log.watch(self._on_change)
@@ -49,7 +49,7 @@ class JobWatch:
             yield
         finally:
             shutdown.stream_closed(self)
-            # A shutdown need not wait until this job is read again, because the clients of OpenAI do not read it again.
+            # Do not let a shutdown wait until a client reconnects to this job, because OpenAI's clients never reconnect.
             shutdown.expected.answered(self.record.id)
             unwatch()
             detach(0.0)
@@ -68,8 +68,8 @@ class JobWatch:
                     await self._wake.wait()
 
     async def states(self) -> AsyncIterator[StateAt | None]:
-        """Yield the state of the job now and after each change. Yield None after some time without a change. The last state
-        is that of the ended job.
+        """Yield the state of the job now and after each change, up to the end of the job. Yield None after
+        `COMMENT_HEARTBEATS` without a change.
 
         Raises:
             ClientDisconnect: `disconnect` was called.
@@ -78,7 +78,7 @@ class JobWatch:
         """
         last, silence = None, COMMENT_HEARTBEATS * self.service.settings.heartbeat
         while True:
-            # Clear the event before the log is read. If an event is appended after that, the event is set again.
+            # Clear the flag before reading the log, so that an append during the read sets the flag again.
             self._wake.clear()
             ended, at = self._log.extent().ended, await self._log.state()
             if at.cursor != last:

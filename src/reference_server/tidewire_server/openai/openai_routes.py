@@ -8,7 +8,8 @@ POST  /openai/v1/responses                    generate the next message as a res
 GET   /openai/v1/responses/{id}               the response, or its stream (`stream=true&starting_after=N`)
 POST  /openai/v1/responses/{id}/cancel        cancel the response
 
-Every error is in the shape of OpenAI's API. Each job is one of `generate`, and its URL is in the header `Tidewire-Job`.
+Every error has the format of OpenAI's API. Each POST request for text starts a job of `generate`, and the response header
+`Tidewire-Job` contains the URL of the job.
 """
 
 import asyncio
@@ -49,14 +50,14 @@ from tidewire_server.store.records import JobRecord
 ROOT: Final = "/openai/v1"
 
 ENDPOINT: Final = "generate"
-"""Name of the endpoint whose jobs the surface creates and shows."""
+"""Name of the endpoint whose jobs serve the requests."""
 
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
 _Translate = Callable[[Mapping[str, Any], Members], JobRequest]
 
 
 def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings: Settings) -> list[Route]:
-    """Return the routes of the surface, which are added to `app`. When a request arrives, `endpoints` must have `generate`."""
+    """Return the routes of the OpenAI surface. `endpoints` must contain `generate` when the first request arrives."""
     handlers = OpenAIHandlers(app, endpoints, settings)
     chat = partial(handlers.complete, "chat/completions", chat_request, ChatWriter)
     limited = partial(completion_request, limits=settings.limits)
@@ -71,13 +72,13 @@ def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings:
         ("GET", "/models/{name:path}", handlers.models),
     ]
     routes = [Route(f"{ROOT}{path}", _OpenAIRoute(app, each), methods=[verb]) for verb, path, each in table]
-    # Answer wrong URLs with the shape of OpenAI's API: the base URL of a script may lack `/openai`, or be the server's.
+    # Answer wrong URLs in the format of OpenAI's API too: a script's base URL may lack `/openai`, `/v1` or both.
     unknown = ["/openai{path:path}", *(f"{base}{path}" for base in ("", "/v1") for _, path, _ in table)]
     return [*routes, *(Route(path, _OpenAIRoute(app, handlers.unknown)) for path in unknown)]
 
 
 class _OpenAIRoute:
-    """ASGI application of one route, which authenticates the caller and converts errors."""
+    """ASGI application of one route. It authenticates the caller and converts errors to the format of OpenAI's API."""
 
     def __init__(self, app: TidewireApp, handler: _Handler) -> None:
         self._app = app
@@ -101,7 +102,7 @@ class _OpenAIRoute:
 
 
 class OpenAIHandlers:
-    """Functions that handle authenticated requests. Each returns the response, which is an ASGI application."""
+    """Handlers of authenticated requests. Each handler returns the response as an ASGI application."""
 
     def __init__(self, app: TidewireApp, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
         self._app = app
@@ -128,13 +129,13 @@ class OpenAIHandlers:
 
     @property
     def _names(self) -> list[str]:
-        """Names of the model, beginning with its own."""
+        """Name of the model, followed by its aliases."""
         found = self._endpoints[ENDPOINT].capabilities(1).model
         own = ENDPOINT if found is None else found.name
         return [*dict.fromkeys([own, *self._settings.served_model_names])]
 
     def _check_available(self) -> None:
-        """Raise an error if no engine can be used yet. The name of its model may then be unknown."""
+        """Raise an error if no engine is available yet, because the model's name may then be unknown."""
         if (reason := self._endpoints[ENDPOINT].unavailable()) is not None:
             raise refuse("unavailable", reason)
 
@@ -227,8 +228,8 @@ class OpenAIHandlers:
     async def _submit(
         self, request: Request, endpoint: str, translate: _Translate
     ) -> tuple[JobRequest, TokenBytes | None, JobWatch, dict[str, str]]:
-        """Read a request and submit its job. Return also the bytes of the tokens, if log-probabilities were requested, and
-        the headers of the response.
+        """Read a request and submit its job. The result also contains the response headers and, if log-probabilities were
+        requested, the bytes of the tokens.
         """
         settings, service, principal = self._settings, self._app.service, principal_of(request)
         key = idempotency_key(request)
@@ -243,7 +244,7 @@ class OpenAIHandlers:
             del body
             if (model := self._endpoints[ENDPOINT].capabilities(1).model) is not None:
                 job.check_served(model.features, self._endpoints[ENDPOINT].input.unsupported)
-            # Read the tokens and acquire the slot before the job is submitted. Otherwise the job would run despite an error.
+            # Do what may fail before the job is submitted. Otherwise the job would run although the request fails.
             tokens = await self._tokens() if job.has_logprobs else None
             release_slot = service.readers.acquire_slot(principal)
             try:
@@ -260,12 +261,12 @@ class OpenAIHandlers:
     def _json(
         self, request: Request, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> ASGIApp:
-        """Return a response. Clients that are slow to read the same text share one copy of it, because it may be large."""
+        """Return a JSON response. Slow readers of equal bodies share one copy in memory, because a body may be large."""
         text = self._app.service.texts.body(principal_of(request), orjson.dumps(body))
         return SharedResponse([text], 200, headers or {}, self._settings.stall_timeout)
 
     async def _tokens(self) -> TokenBytes | None:
-        """Return the bytes of the tokens, which are read once. None if `generate` has no vocabulary."""
+        """Return the bytes of the model's tokens, or None if `generate` has no vocabulary. They are read once and cached."""
         endpoint = self._endpoints[ENDPOINT]
         if self._token_bytes is None and "vocabulary" in endpoint.links:
             vocabulary = await asyncio.to_thread(endpoint.resource, "vocabulary")

@@ -1,7 +1,7 @@
-"""Parser of the bodies of the OpenAI surface (`read_request_body`).
+"""Parser of request bodies for the OpenAI surface (`read_request_body`).
 
-The protocol allows no integer beyond ±2^53, because not every JSON parser keeps its digits. Scripts for OpenAI's API send such
-integers as a seed, and as bounds in a schema, for example those of int64.
+The protocol allows no integer beyond ±2^53, because some JSON parsers lose digits of larger integers. Scripts for OpenAI's
+API nevertheless send large integers as a seed and as bounds in a schema, for example the bounds of int64.
 """
 
 import re
@@ -18,10 +18,10 @@ from tidewire_server.openai.request_members import MAX_SHOWN
 _INTEGERS: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|(?<![-+.0-9eE])-?[1-9][0-9]{15,39}+(?![.0-9eE])', re.DOTALL
 )
-"""Strings, and integers with many digits."""
+"""Matches strings, so that digits inside of them are skipped, and integers of at least 16 digits."""
 MAX_LAX_BYTES: Final = 512 * 1024
-"""Maximum size of a body that is searched for such integers, in bytes. The search takes about as long as parsing a body of the
-default `max_body_bytes`, so it does not block the event loop longer than other requests.
+"""Maximum size in bytes of a body that is searched for large integers. The search takes about as long as parsing a body of
+the default `max_body_bytes`, so it does not block the event loop longer than other requests.
 """
 
 _BOUNDS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -29,16 +29,16 @@ _WITH_SCHEMA: Final = frozenset({"response_format", "text"})
 
 
 def read_request_body(body: bytes, *, max_values: int) -> dict[str, Any]:
-    """Parse a body as `read_json` does, but accept a `seed` beyond ±2^53, and drop bounds beyond ±2^53 in a schema, because generated
-    text does not reach them. Raise an `ApiError` that names any other such integer. In a body above `MAX_LAX_BYTES`, all of them
-    are refused.
+    """Parse a body like `read_json`, but accept a `seed` beyond ±2^53. A schema bound beyond ±2^53 is dropped, because
+    generated text does not reach it. Any other integer beyond ±2^53 raises an `ApiError` that names the member. In a body
+    above `MAX_LAX_BYTES`, every integer beyond ±2^53 is refused.
     """
     try:
         return read_json(body, max_values=max_values)
     except ProblemError as error:
         if error.problem.code != "malformed_body" or len(body) > MAX_LAX_BYTES:
             raise
-        # Replace each integer by a string with a random mark, so that `read_json` still checks all other rules.
+        # Replace each large integer by a string with a random prefix, so that `read_json` still checks all other rules.
         mark = secrets.token_hex(16)
         marked = _INTEGERS.sub(lambda found: _marked(found[0], mark), body)
         if marked == body:
@@ -52,7 +52,7 @@ def _marked(found: bytes, mark: str) -> bytes:
 
 
 def _unmarked(value: Any, mark: str, path: tuple[str, ...]) -> Any:
-    """Return a parsed value with its integers restored, and without the bounds to drop. `path` leads to the value."""
+    """Restore the marked integers in a parsed value, and drop schema bounds. `path` is the path of the value in the body."""
     if isinstance(value, dict):
         return {
             name: _unmarked(each, mark, (*path, name))

@@ -1,7 +1,7 @@
-"""Members of the requests to the OpenAI surface: which are served, accepted without effect, or refused.
+"""Tables of the request members of the OpenAI surface: which are supported, accepted without effect, or refused.
 
-A member whose value is null, or one of its neutral values, counts as absent. Every other member that is not in the table of
-its endpoint is refused, so that no member is silently ignored. The documentation shows these tables.
+A member counts as absent if its value is null or one of its neutral values. A member that is not in the table of its
+endpoint is refused, so that no member is silently ignored. The documentation shows these tables.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ class Member(NamedTuple):
     """One member of a request."""
 
     generate: str = ""
-    """Input member of `generate` that this member sets. Empty if it concerns only the request, or has no effect."""
+    """Input member of `generate` that this member sets. Empty if it sets none."""
     neutral: tuple[JsonValue, ...] = ()
-    """Values that count as absent, in addition to null."""
+    """Values that are treated as if the member were absent, in addition to null."""
     refused: str = ""
-    """Reason for which all other values are refused. Empty for a member that is not refused."""
+    """Reason, shown to the client, why all values except the neutral ones are refused. Empty if the member is supported."""
     ignored: bool = False
     """Whether all values are accepted without effect."""
     note: str = ""
-    """Restriction or default of the values, for the documentation."""
+    """Allowed values or default, as the documentation shows them."""
 
 
 Members = Mapping[str, Member]
@@ -104,7 +104,7 @@ ENDPOINTS: Final[Mapping[str, Members]] = {
     "chat/completions": CHAT,
     "responses": RESPONSES,
 }
-"""Members of the requests to each endpoint, by the endpoint's path below `/openai/v1`."""
+"""Path below `/openai/v1` → table of the members of its requests."""
 
 MAX_SHOWN: Final = 80
 """Maximum length of a name in an error message, in characters."""

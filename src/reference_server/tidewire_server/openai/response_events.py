@@ -1,7 +1,7 @@
-"""Responses, as objects and as events of a stream (`ResponseWriter`).
+"""Build the responses of OpenAI's Responses API, as whole objects or as events of a stream (`ResponseWriter`).
 
-The `sequence_number` of an event is computed from its position in the text, so that a stream can be resumed with only the
-state of the job. Numbers rise, with gaps. `length` is the length of the text up to the event, in code points:
+The `sequence_number` of an event is computed from its position in the text, so that a stream can be resumed from the state
+of the job alone. The numbers increase, with gaps. `length` is the length of the text up to the event, in code points:
 
 event                                | number
 -------------------------------------+--------------------------------------------------------------------------------
@@ -9,9 +9,9 @@ before the text                      | 0 to 4
 `response.output_text.delta`         | `length << CRC_BITS`, plus the lowest bits of the CRC-32 of the text up to there
 after the text                       | `length + 1 << CRC_BITS`, plus 0 to 3
 
-The CRC shows whether the text that a client has received is still the beginning of the text, for example after the job ran
-again from the start. `CRC_BITS` is small, so that the number of an event up to a length of a million is below 2**31, as some
-clients require. A text that differs is therefore accepted once in 2048 cases.
+When a client resumes, the CRC shows whether the text that it has received is still the beginning of the job's text. The text
+can differ if the job ran again from the start. Some clients require numbers below 2**31. `CRC_BITS` is therefore so small
+that a text of a million code points stays below this bound. About one in 2048 differing texts is not detected.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ CRC_BITS: Final = 11
 _MASK: Final = (1 << CRC_BITS) - 1
 
 _STATUSES: Final = {"running": "in_progress", "succeeded": "completed"}
-"""Status of a job → status of its response, if they differ."""
+"""Status of a job → status of its response. All other statuses have the same name in both."""
 
 
 class ResponseWriter:
@@ -45,8 +45,8 @@ class ResponseWriter:
         background: bool | None = None,
         after: int = -1,
     ) -> None:
-        """Create a writer. The tokens are needed only if log-probabilities were requested. `background` is None if the value
-        in the request is no longer known. Only events whose number is above `after` are written.
+        """Create a writer. `tokens` is needed only if log-probabilities were requested. `background` is None if the value in
+        the request is no longer known. Only events with a `sequence_number` above `after` are written.
         """
         self._record = record
         self._model = model
@@ -63,7 +63,7 @@ class ResponseWriter:
     def response(
         self, status: str, whole: TextChange | None = None, record: JobRecord | None = None
     ) -> dict[str, Any]:
-        """Return the response as an object, from the status of its job, the whole text, and the record of an ended job."""
+        """Build the response object from the job's status, its whole text and, if the job has ended, its record."""
         status = _STATUSES.get(status, status)
         if status == "completed" and whole is not None and whole.finish_reason == "length":
             status = "incomplete"
@@ -108,8 +108,8 @@ class ResponseWriter:
         )
 
     def change(self, change: TextChange) -> bytes:
-        """Return the events for a new part of the text. Raise a `RetractedError` if the text does not begin with the text that
-        the client has received before.
+        """Return the events for text that was added. Raise a `RetractedError` if the job's text no longer begins with the
+        text that the client has received.
         """
         self._item = change.item
         if not self._length and self.after > _MASK:
@@ -136,7 +136,7 @@ class ResponseWriter:
         )
 
     def fail(self, error: dict[str, Any], failed: TextChange | None) -> bytes:
-        """Return the end of a stream that ends with an error. If the job itself has failed, `failed` is its last change."""
+        """Return the last events of a stream that ends with an error. If the job has failed, `failed` is its last change."""
         frames = b""
         if failed is not None and failed.item is not None and failed.item["status"] == "failed":
             response = self.response("failed", self._whole(failed.item))
@@ -151,7 +151,7 @@ class ResponseWriter:
         )
 
     def _without_received(self, change: TextChange) -> TextChange:
-        """Return the first change of a resumed stream without the text that the client already has. See `change`."""
+        """Remove the text that the client already has from the first change of a resumed stream. See `change`."""
         received, crc_bits, length = self.after >> CRC_BITS, self.after & _MASK, len(change.text)
         if (
             change.item is not None and received == length + 1

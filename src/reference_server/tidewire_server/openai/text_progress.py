@@ -1,7 +1,7 @@
-"""Progress of the texts of a job (`TextProgress`): the new part of each text, and whether text was retracted.
+"""Compare successive states of a job to find the added text of each item, and to detect retracted text (`TextProgress`).
 
-The clients of OpenAI's API can only append. Each state of the job is therefore compared with the one before: if the text that
-was sent is no longer the beginning of the item's text, the stream must end with an error.
+Clients of OpenAI's API can only append text. If the text that was sent is no longer the beginning of the item's text, the
+stream must therefore end with an error.
 """
 
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ from tidewire_server.store.log_interface import StateAt
 
 
 class RetractedError(Exception):
-    """Text that was sent is no longer part of the item's text."""
+    """Text that was already sent to the client was removed or changed."""
 
 
 class TextChange(NamedTuple):
-    """New part of the text of one item."""
+    """Text that was added to one item since the last state."""
 
     index: int  # type: ignore[assignment]  # replaces the method `tuple.index`
     text: str
     rows: list[TokenRow]
     """Tokens of the new text, if log-probabilities were requested."""
     item: dict[str, Any] | None
-    """The members `status`, `finish_reason` and `error` of the item in its last change. None in all others."""
+    """In the last change of the item, its members `status`, `finish_reason` and `error`. In earlier changes, None."""
     reasoning: str = ""
-    """New part of the model's reasoning."""
+    """Text that was added to the model's reasoning."""
 
     @property
     def finish_reason(self) -> str | None:
@@ -37,7 +37,7 @@ class TextChange(NamedTuple):
 
 
 class _Item:
-    """Lengths of the parts of one item that were read."""
+    """Lengths up to which the text, the reasoning and the tokens of one item were read."""
 
     def __init__(self) -> None:
         self.length = self.reasoning_length = self.rows = 0
@@ -47,17 +47,17 @@ class _Item:
 
 
 class TextProgress:
-    """Reads the new texts of a job from its states."""
+    """Finds the text that each state of a job adds to the state before."""
 
     def __init__(self, items: int, tokens: TokenBytes | None) -> None:
-        """Create a reader of a job with `items` items. If `tokens` is set, the changes contain rows of tokens."""
+        """Create a reader of a job with `items` items. If `tokens` is set, each change contains its tokens."""
         self._items = [_Item() for _ in range(items)]
         self._tokens = tokens
         self._last: View | None = None
 
     def changes(self, at: StateAt) -> Iterator[TextChange]:
-        """Yield the changes since the last state, which must be older. Raise a `RetractedError` if text of an earlier change
-        was retracted.
+        """Yield the changes since the state of the last call, which must be older. Raise a `RetractedError` if text of an
+        earlier change was retracted.
         """
         view = at.view
         for index, item in enumerate(self._items):
@@ -83,16 +83,16 @@ class TextProgress:
         return TextChange(index, text, self._rows_of(view, f"/items/{index}/value", item), found, reasoning)
 
     def _new_text(self, view: View, path: tuple[str, ...], sent: int) -> str:
-        """Return the text at a path without its first `sent` code points, which must not have changed."""
+        """Return the text at a path without its first `sent` code points, which must be unchanged."""
         if view.text_length(path) < sent or not (self._last or view).same_prefix(view, path, sent):
             raise RetractedError
         return view.text_since(path, sent)
 
     def _rows_of(self, view: View, at: str, item: _Item) -> list[TokenRow]:
-        """Return the tokens of the text that was read, without those of earlier changes.
+        """Return the tokens of the text that was read, except tokens that earlier changes contained.
 
-        The list ends with the first token that completes the text. The same part of a text therefore always has the same
-        tokens. When the item has ended, all remaining tokens are returned.
+        The list ends with the first token that completes the text. A passage of a text therefore has the same tokens in
+        every stream. When the item has ended, all remaining tokens are returned.
         """
         if self._tokens is None:
             return []

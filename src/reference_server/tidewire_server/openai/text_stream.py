@@ -1,4 +1,4 @@
-"""Delivery of the texts of a job to one client: as the events of a stream (`OpenAIStream`), or all at once (`whole_texts`)."""
+"""Send the texts of a job to one client: as the events of a stream (`OpenAIStream`), or all at once (`whole_texts`)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,9 +43,9 @@ class OpenAIStream:
         *,
         holds_head: bool = False,
     ) -> None:
-        """Prepare a stream. `progress` must not have been read. The names of the additional `headers` are in lowercase.
-        `on_end` is called after the end of the stream. With `holds_head`, the head waits for `JobWatch.begun`, so that a job that
-        fails without a text has the status of its error.
+        """Prepare a stream. `progress` must be unused. `headers` are additional response headers, with names in lowercase.
+        `on_end` is called after the end of the stream. With `holds_head`, the response begins only after `JobWatch.begun`, so
+        that a job that fails before its first text is answered with the HTTP status of the error.
         """
         self._watch = watch
         self._writer = writer
@@ -122,7 +122,7 @@ class OpenAIStream:
             error = error_of(found.problem)
         except (GoneError, StalledError, ClientDisconnect):
             raise
-        except Exception as found:  # noqa: BLE001 - logged; the error must be a part of a response that has begun
+        except Exception as found:  # noqa: BLE001 - logged; a response that has begun must contain the error
             error = error_of(failure(request, found))
         else:
             return
@@ -138,8 +138,8 @@ class OpenAIStream:
 async def whole_texts(
     watch: JobWatch, progress: TextProgress, receive: Receive
 ) -> tuple[Sequence[TextChange], JobRecord]:
-    """Wait for the end of a job. Return the text of each item, and the record of the job. `receive` belongs to the request, whose
-    body must have been read. Raise an `ApiError` if an item has failed, and the exceptions of `JobWatch.states`.
+    """Wait for the end of a job. Return the text of each item, and the record of the job. `receive` must belong to a request
+    whose body has been read. Raise an `ApiError` if an item has failed, and the exceptions of `JobWatch.states`.
     """
 
     async def listen() -> None:

@@ -1,4 +1,4 @@
-"""Conversion of the columns of a generation to log-probabilities in the form of OpenAI's API."""
+"""Conversion of generated tokens and their log-probabilities to the format of OpenAI's API."""
 
 import base64
 import codecs
@@ -16,7 +16,7 @@ def _number(logprob: float | None) -> float:
 
 
 class TokenRow(NamedTuple):
-    """A generated token with its log-probabilities: the elements of its row in the columns."""
+    """A generated token with its log-probabilities, as read from the columns of a job of `generate`."""
 
     token_id: int
     logprob: float | None
@@ -26,24 +26,24 @@ class TokenRow(NamedTuple):
 
 
 class TokenBytes:
-    """Bytes of the tokens of a model, from the vocabulary of `generate`."""
+    """Table of the bytes of each token, read from the vocabulary that `generate` publishes."""
 
     def __init__(self, vocabulary: bytes) -> None:
-        """Read a vocabulary, as the server sends it to clients."""
+        """Parse a vocabulary in the form in which the server sends it to clients."""
         body = orjson.loads(vocabulary)
         self._tokens = [base64.b64decode(token) for token in body["tokens"]]
         self._special = frozenset(body["special"])
 
     def adds_text(self, token_id: int) -> bool:
-        """Return whether a token adds text. Special tokens, such as the token that ends a text, add none."""
+        """Return whether a token adds text. Special tokens, such as the end-of-text token, add none."""
         return token_id not in self._special
 
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the bytes that a token adds to a text. The bytes of a special token are its name."""
+        """Return the bytes that a token adds to a text. For a special token, return the bytes of its name."""
         return self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
 
     def rows_of(self, rows: Sequence[TokenRow], text: str) -> Sequence[TokenRow]:
-        """Return the first tokens, up to the one that completes `text`, with which the text of the tokens begins."""
+        """Return the first tokens, up to the one that completes `text`. The text of all tokens must begin with `text`."""
         lengths, count = TextLengths(), 0
         while lengths.total < len(text) and count < len(rows):
             lengths.add(self.bytes_of(rows[count].token_id), text)
@@ -51,15 +51,15 @@ class TokenBytes:
         return rows[:count]
 
     def chat_logprob(self, row: TokenRow) -> dict[str, Any]:
-        """Return a token as `logprobs.content` of a chat completion, or `logprobs` of a response, contains it."""
+        """Convert a token to an element of a chat completion's `logprobs.content`, or of a response's `logprobs`."""
         top = [self._entry(one, logprob) for one, logprob in zip(row.top_ids, row.top_logprobs, strict=True)]
         return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
 
     def completion_logprobs(
         self, rows: Sequence[TokenRow], lengths: "TextLengths", text: str
     ) -> dict[str, Any]:
-        """Return the tokens of a part of a text as `logprobs` of a completion contains them. `lengths` counts the tokens before
-        this part, and the call adds those of this part.
+        """Return the member `logprobs` of a completion for the tokens `rows`. `lengths` is the length of the text before these
+        tokens, and this method adds their length to it.
         """
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for row in rows:
@@ -82,7 +82,7 @@ class TokenBytes:
         }
 
     def _label(self, token_id: int) -> str:
-        """Return the text of a token. A token with an incomplete character has its bytes instead, so that labels differ."""
+        """Return the text of a token. If the token ends within a character, return its bytes, so that labels stay unique."""
         token = self.bytes_of(token_id)
         try:
             return token.decode()
@@ -91,7 +91,7 @@ class TokenBytes:
 
 
 class TextLengths:
-    """Length of the text of the tokens so far, in code points, without an incomplete character at its end."""
+    """Total length of the text of all tokens so far, in code points, without an incomplete last character."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -99,7 +99,7 @@ class TextLengths:
         self.total = 0
 
     def add(self, token: bytes, text: str) -> None:
-        """Add a token. For the first token, `text` must be the beginning of the text of all tokens."""
+        """Add a token. In the first call, `text` must be the beginning of the text of all tokens."""
         added = self._decoder.decode(token)
         self.total += len(added)
         if added and not self._begun:
