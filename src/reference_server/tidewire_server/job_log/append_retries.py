@@ -1,4 +1,4 @@
-"""Append blocks to a log, and retry while its store fails."""
+"""Append blocks of events to a job's log, and retry while the store fails."""
 
 import asyncio
 import contextlib
@@ -12,15 +12,15 @@ from tidewire_server.store.store_errors import HeadMovedError, StoreError
 _log = logging.getLogger(__name__)
 
 RETRY_INTERVAL: Final = 1.0
-"""Time between two attempts to write to a log if the store fails, in seconds."""
+"""Number of seconds between two attempts to write to a log while the store fails."""
 
 
 class AppendRetries:
     """State of the retries for one job's log.
 
     Attributes:
-        retrying: Whether the store refused the last block, which is retried.
-        stopped: Whether the server stops, which ends the retries.
+        retrying: Whether the store refused the last block, so that its write is being retried.
+        stopped: Whether the server is stopping, so that no write is retried.
     """
 
     __slots__ = ("_wake", "retrying", "stopped")
@@ -38,7 +38,7 @@ class AppendRetries:
 
     async def pause(self) -> None:
         """Wait until the next attempt, or until `stop`."""
-        # The first pause creates the event, because hardly any job needs it.
+        # Create the event in the first pause, because most jobs never need it.
         self._wake = self._wake or asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self.stopped else RETRY_INTERVAL):
@@ -48,7 +48,7 @@ class AppendRetries:
 async def append(log: Log, head: Cursor, block: Block, retries: AppendRetries) -> None:
     """Write a block to a log. If the store fails, retry until the write succeeds or the server stops.
 
-    Until the write succeeds, no reader gets the block, and worker threads that write to this job may have to wait.
+    Until the write succeeds, readers do not get the block. Worker threads that write to this job may have to wait.
 
     Raises:
         HeadMovedError: The log was deleted, or another process writes it, or the server stopped before a retry

@@ -1,4 +1,4 @@
-"""Limit on the total size of a job's changes that wait for a commit."""
+"""Limit on the total size of a job's uncommitted changes (its backlog)."""
 
 import threading
 from typing import Final
@@ -7,8 +7,8 @@ from tidewire_server.errors import LogUnavailableError
 from tidewire_server.job_log.append_retries import AppendRetries
 
 MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
-"""Limit of a job's uncommitted changes, in bytes. Above the limit, a worker thread waits before it writes more. A function
-on the event loop cannot wait, so its job fails if the store refuses writes."""
+"""Maximum size of a job's uncommitted changes, in bytes. Above this size, a worker thread waits before it writes more. A
+function on the event loop cannot wait. Its job fails if the store refuses writes."""
 
 
 class Backlog:
@@ -18,13 +18,13 @@ class Backlog:
 
     Attributes:
         size: Total size of the pending events, in bytes.
-        fell: Condition on which worker threads wait until the backlog shrinks. The first thread that waits creates it.
+        fell: Condition that is notified when the backlog shrinks. The first thread that waits creates it.
     """
 
     __slots__ = ("_lock", "_retries", "_stopped", "_thread", "fell", "size")
 
     def __init__(self, lock: threading.RLock, retries: AppendRetries) -> None:
-        """Create an empty backlog in the thread of the event loop, which is the only thread that commits."""
+        """Create an empty backlog. Call this in the thread of the event loop, which is the only thread that commits."""
         self.size: int = 0
         self.fell: threading.Condition | None = None
         self._lock = lock
@@ -35,8 +35,8 @@ class Backlog:
     def wait_for_room(self) -> None:
         """Block the calling worker thread while too many bytes wait for a commit.
 
-        The lock is released while the thread waits. Conditions can change during this time, so the caller must check
-        them after this call.
+        The lock is released while the thread waits. The job can end or change during this time, so the caller must check its
+        state after this call.
 
         Raises:
             LogUnavailableError: Too many bytes wait because the store refuses writes, and the caller runs on the event

@@ -2,17 +2,17 @@
 
 A separate callback, timer or task for each job would cost more than writing the job's event.
 
-A *round* commits all jobs that are due. Its delay is the time from its request to its end, which includes the time in which
-the event loop runs other callbacks. When the server is overloaded, this delay grows, and the server waits longer between two
-events of one stream. More appends are then merged into one event, so that all jobs together cost less:
+A *round* commits all jobs that are due. Its delay is the time from the request of the round to its end, including the time for
+which the event loop runs other callbacks. When the server is overloaded, the delay grows. The server then waits longer between
+two events of one stream, so that more appends are merged into one event and all jobs together cost less:
 
   delay of a round              | time between two events of one stream
   ------------------------------+-------------------------------------------------------
   less than 1/4 of the window   | the window
   more than 1/4 of the window   | four times the recent delay of a round, at most `WIDEST`
 
-An overloaded event loop calls each function about once in each iteration. With a factor of two, every second append would
-still be a separate event, and a server with 900 streams would fall behind more and more (bench/streams.py).
+On an overloaded event loop, each function appends about once per iteration. If the server waited for only two delays, it would
+still write an event for every second append, and a server with 900 streams would fall behind more and more (bench/streams.py).
 """
 
 import asyncio
@@ -27,19 +27,19 @@ WIDEST: Final = 0.05
 """Longest time that an overloaded server waits between two events of one stream, in seconds."""
 
 _TIMER_TOLERANCE: Final = 0.0005
-"""Time by which a timer may fire too early, in seconds. The clock of uvloop has steps of one millisecond. Because of
-rounding errors, a timer can fire in a step that is before its time by less than a nanosecond. Without the tolerance, the
-timer would then be set again in each iteration of the event loop until the next step."""
+"""Time by which a timer may fire too early, in seconds. The clock of uvloop advances in steps of one millisecond. Because of
+rounding errors, a timer can fire at a clock time that is less than a nanosecond too early. Without the tolerance, the timer
+would then be set again in each iteration of the event loop until the clock advances."""
 
 _DELAYS_BETWEEN_EVENTS: Final = 4
-"""Factor by which the time between two events of one stream is longer than the delay of a round."""
+"""Ratio of the time between two events of one stream to the delay of a round."""
 
 _FADES: Final = 8
 """Number of rounds over which the moving average of the delay of a round decays."""
 
 
 class Writer(Protocol):
-    """The part of a log writer that `GroupCommit` needs."""
+    """Interface of a log writer that `GroupCommit` uses."""
 
     committed_at: float
     """Time of the writer's last commit, by the event loop's clock."""
@@ -48,9 +48,7 @@ class Writer(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """Whether the writer's pending changes must be committed at once, even if the time in which changes are merged has
-        not passed.
-        """
+        """Whether the pending changes must be committed at once, without waiting for changes to merge."""
         ...
 
     def commit_now(self, now: float) -> tuple[int, int]:
@@ -85,7 +83,7 @@ class GroupCommit:
         self._clock = clock
         self._delay = 0.0
         self._asked_at = 0.0
-        """Time of the first call of `soon` for the next round, by `clock`."""
+        """Time of the first call of `soon` since the last round, by `clock`."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._due: list[Writer] = []
@@ -97,8 +95,8 @@ class GroupCommit:
     def soon(self, writer: Writer) -> None:
         """Schedule a commit of one job's changes, from any thread.
 
-        The commit runs after the callbacks that are ready now. If the job's last commit was less than one window ago,
-        however, the commit runs at the end of this window.
+        The commit runs after the callbacks that are ready now. If less than `spacing` has passed since the job's last commit,
+        the commit runs when this time has passed, unless it is urgent.
         """
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self.soon, writer)

@@ -1,4 +1,4 @@
-"""Blocks of encoded events that wait for a commit (`EventBlocks`). The store writes one block at a time."""
+"""Encoded events that wait for a commit, divided into blocks (`EventBlocks`). The store writes one block at a time."""
 
 from collections import deque
 from typing import Any, Final, NamedTuple
@@ -12,14 +12,14 @@ from tidewire_server.job_log.open_event import OpenEvent, text_head
 from tidewire_server.job_log.text_check_schedule import checks_of
 
 BLOCK_BYTES: Final = 1024 * 1024
-"""Size in bytes at which a block of events is full. If a job has many pending events, other jobs wait only for one block."""
+"""Size in bytes at which a block is full. If a job has many pending events, other jobs wait for at most one block."""
 
 EVENT_BYTES: Final = 64
-"""Bytes that the backlog counts for each pending event in addition to its ops, for its id and the object that holds it."""
+"""Bytes that the backlog counts for each pending event in addition to its ops. They cover its id and its Python object."""
 
 
 class _FullBlock(NamedTuple):
-    """Pending events that form one full block, and the state after them."""
+    """Pending events that form one full block, and a mark of the state after them."""
 
     events: list[bytes]
     mark: tuple[list[Any], int]
@@ -28,15 +28,14 @@ class _FullBlock(NamedTuple):
 
 
 class EventBlocks:
-    """The pending events of a job that can no longer grow, in blocks. The caller must hold the lock of the state.
+    """Pending events of a job that can no longer grow, divided into blocks. The caller must hold the lock of the state.
 
     Attributes:
-        full: The oldest events, if there are more than fit into one block. Only `take_full` removes them.
-        events: The fields of the later events, which are in the last block. They are encoded at once: a worker thread can write
-            thousands of small events before the event loop commits them, and an object for each event would be many times as
-            large. `PendingEvents.take` empties this list and sets `size` to 0 directly, which saves a call for each isolated
-            event.
-        size: Size of these fields, in bytes.
+        full: Full blocks with the oldest events. Only `take_full` removes them.
+        events: The encoded fields of all later events, which form the last block. A worker thread can write thousands of small
+            events before the event loop commits them, and unencoded events would take many times as much memory.
+            `PendingEvents.take` empties this list and sets `size` to 0 directly, which saves a call for each isolated event.
+        size: Size of `events`, in bytes.
     """
 
     __slots__ = ("_backlog", "_column_head", "_columns", "_state", "events", "full", "size")
@@ -52,18 +51,18 @@ class EventBlocks:
         self._backlog = backlog
         self._columns = columns = state.document.columns
         self._column_head = text_head(columns[0]) if columns else b""
-        """The beginning of an op that appends to the first column, if it is a text."""
+        """JSON of an op that appends to the first column, up to the appended text. Empty if there are no columns."""
         self.full: deque[_FullBlock] = deque()
         self.events: list[bytes] = []
         self.size = 0
 
     def end(self, event: OpenEvent) -> None:
-        """Complete the open event: compute its checks, encode it, and empty it. All events are then in blocks, and the state is
-        the one after the last of them.
+        """Complete the open event: compute its checks, encode it into a block, and empty the object. All events are then in
+        blocks.
         """
         if event.ops:
             of_column = len(event.ops) == len(self._columns) == 1 and event.ops[0][0] == self._column_head
-            # If an event appends to the only column, which is a text, its shortest form is a string, or a row if it has checks.
+            # The shortest encoding of an append to the only column is a string if the column is a text. With checks, it is a row.
             if of_column and not event.due:
                 fields = b'data:"%b"' % b"".join(event.ops[0][1:-1])
             else:
@@ -85,13 +84,13 @@ class EventBlocks:
             self._end_block()
 
     def add(self, fields: bytes) -> None:
-        """Add an event that was never open. Until the next call of `end`, the state may be the one before this event."""
+        """Add an event that was never open. The caller may apply it to the state later, but before the next call of `end`."""
         self.events.append(fields)
         self.size += len(fields)
         self._backlog.size += len(fields) + EVENT_BYTES
 
     def take_full(self) -> tuple[list[bytes], tuple[list[Any], int]]:
-        """Remove the oldest full block, and return the fields of its events and the mark of the state after them."""
+        """Remove the oldest full block. Return the fields of its events, and the mark of the state after them."""
         events, mark, size = self.full.popleft()
         self._backlog.size -= size
         return events, mark

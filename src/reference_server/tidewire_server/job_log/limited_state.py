@@ -1,7 +1,7 @@
-"""The state of a job, whose size is limited (`LimitedState`).
+"""The state of a job, with a limit on its size (`LimitedState`).
 
-The size of the state is an upper bound, because each change adds at most the size of its own JSON. The state is measured
-only when this bound reaches the limit.
+Measuring the state after each change would be slow. `LimitedState` keeps an upper bound of its size, to which each change adds
+the size of its JSON. The state is measured only when this bound reaches the limit.
 """
 
 import threading
@@ -19,7 +19,7 @@ from tidewire_server.errors import StateTooLargeError
 from tidewire_server.job_log.text_check_schedule import is_array, is_text
 
 _AROUND_STATE: Final = 48
-"""Upper bound of the size of a snapshot's data without its state and its columns, in bytes."""
+"""Upper bound of the size in bytes of all data of a snapshot except the state and the columns."""
 
 
 class LimitedState:
@@ -30,8 +30,8 @@ class LimitedState:
     Attributes:
         document: The state. The caller must hold the lock to use it.
         lock: Lock of the state and of the job's pending events.
-        room: Number of bytes by which the state may grow before it must be measured. It is negative if changes that start
-            or end items have used a part of the reserve.
+        room: Number of bytes by which the state may grow before it must be measured. Negative if changes that start or end
+            items have used a part of the reserve.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class LimitedState:
         """Create the state of a job.
 
         Args:
-            document: The state. Each change is applied to it.
+            document: The state. This object applies each change to it.
             max_bytes: Maximum size of a snapshot, in bytes.
             size: Upper bound of the current size of a snapshot, in bytes.
             reserve: Number of bytes of `max_bytes` that are reserved for the changes that start or end an item.
@@ -123,9 +123,9 @@ class LimitedState:
         self.room = room
 
     def append(self, additions: list[tuple[str, Any]], size: int) -> None:
-        """Append strings or elements at several paths, like `apply`. Strings must have no lone surrogates.
+        """Append strings or elements at several paths. Strings must not contain lone surrogates. See `apply` for the errors.
 
-        A single string takes a fifth of the time that `apply` takes (bench/finding.py).
+        For a single string, this takes a fifth of the time of `apply` (bench/finding.py).
         """
         path, x = additions[0]
         if len(additions) == 1 and type(x) is str and size <= self.room:
@@ -135,7 +135,7 @@ class LimitedState:
             self.apply([["a", path, x] for path, x in additions], size)
 
     def append_row(self, op: list[Any], size: int) -> None:
-        """Append a row, like `apply` with one op, in a third of the time (bench/finding.py)."""
+        """Append a row. It takes a third of the time of `apply` with one op (bench/finding.py)."""
         additions = self._additions(op) if size <= self.room else None
         if additions is None:
             self.apply([op], size)
@@ -153,7 +153,7 @@ class LimitedState:
         return self._column_kinds
 
     def _additions(self, op: list[Any]) -> list[str | list[Any]] | None:
-        """Return what a row appends to each column, or None if the row is not valid."""
+        """Return the string or elements that a row appends to each column, or None if the row is not valid."""
         kinds = self._column_kinds or self.column_kinds()
         if len(op) != len(kinds) + 1:
             return None
@@ -164,7 +164,7 @@ class LimitedState:
                 if kind is None or type(x) is not str:
                     return None
                 additions.append(x)
-            # Most elements are numbers, for which `admit` takes a third of the time of a row.
+            # Validate numbers here. Most elements are numbers, and `admit` would take a third of the time of a row.
             elif (type(x) is float and isfinite(x)) or (type(x) is int and abs(x) <= MAX_INTEGER):
                 additions.append([x])
             else:
@@ -176,5 +176,5 @@ class LimitedState:
 
 
 def _content(node: Rope | RopeArray) -> str | list[Any]:
-    """Return the content of a node, for orjson. A copy of the whole state would block the event loop for seconds."""
+    """Return the content of a node for orjson. Copying the whole state first would block the event loop for seconds."""
     return node.text_at(LATEST) if type(node) is Rope else node.items_at(LATEST)  # type: ignore[union-attr]

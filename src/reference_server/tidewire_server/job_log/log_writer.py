@@ -1,12 +1,19 @@
-"""The log writer of a job: commits pending events to the job's log, retries while the store fails, and ends the log.
+"""The log writer of a job (`LogWriter`): commits pending events to the job's log, retries while the store fails, and ends the log.
 
     function ──► PendingEvents ──► commit ──► Log ──► readers
                  (any thread)     (event loop)
 
-The server commits an event before it sends the event, because readers read only the log. The first append after a pause
-is committed at once. Later appends are committed at most once in each `merge_window`, and so are the starts and the
-results of items in a job with several items. Any other change is committed at once, after all changes before it. Many large
-changes are committed in several blocks (`event_blocks.BLOCK_BYTES`), so that other jobs wait for at most one block.
+Readers read only the log, so the server commits an event before it sends the event. The kind of change decides when it is
+committed, together with all earlier changes:
+
+  change                                                 | commit
+  -------------------------------------------------------+--------------------------------------
+  first append after a pause                             | at once
+  later append                                           | at most once in each `merge_window`
+  start or result of an item in a job with several items | at most once in each `merge_window`
+  any other change                                       | at once
+
+Many large changes are committed in several blocks (`event_blocks.BLOCK_BYTES`). Other jobs wait for at most one block.
 """
 
 import asyncio
@@ -31,13 +38,11 @@ from tidewire_server.store.records import JobRecord
 from tidewire_server.store.store_errors import HeadMovedError
 
 _DIGEST_IN_THREAD: Final = 256 * 1024
-"""Size of a state in bytes above which a worker thread computes the digest, because it would block the event loop for
-too long.
-"""
+"""Size of a state in bytes above which a worker thread computes the digest. On the event loop, it would take too long."""
 
 
 class LogWriter:
-    """The only writer of a job's log. The docstring of this module describes how it works.
+    """The only writer of a job's log. The module's docstring describes when it commits.
 
     Attributes:
         pending: Accepts the changes of the job, from any thread.
@@ -81,8 +86,8 @@ class LogWriter:
             state_bytes: Size of a snapshot of the state, in bytes.
             reserve: Number of bytes of `max_state_bytes` that are reserved for the changes that end an item.
             commits: Schedule of the commits of all jobs of this event loop.
-            on_lost: Function that is called when the log has rejected a block, because another process writes the log, or the
-                log was deleted. Its argument is the error to log, or None if this process has stopped the job itself.
+            on_lost: Function that is called when the log has rejected a block. This happens if another process writes the log,
+                or if the log was deleted. The argument is the error to log, or None if this process has stopped the job.
         """
         self._retries = AppendRetries()
         state = LimitedState(document, max_bytes=settings.max_state_bytes, size=state_bytes, reserve=reserve)
@@ -106,7 +111,7 @@ class LogWriter:
         self._task: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
         self._writes: set[asyncio.Future[None]] = set()
-        """Tasks of `commit_shielded`."""
+        """Running tasks that `commit_shielded` has started."""
 
     @property
     def urgent(self) -> bool:
@@ -121,9 +126,7 @@ class LogWriter:
     # ---- commits -------------------------------------------------------------------------------------------------
 
     def commit_now(self, now: float) -> tuple[int, int]:
-        """See `commit_schedule.Writer.commit_now`. If the log is in memory, this method writes to the log directly, without
-        starting a task.
-        """
+        """See `commit_schedule.Writer.commit_now`. If the log is in memory, this method writes to it without a task."""
         self.waits_until = None
         if self._append_at_once is None:
             if self.backlog and (self._task is None or self._task.done()):
@@ -149,8 +152,8 @@ class LogWriter:
         except HeadMovedError:
             return
         if self.backlog:
-            # Clear `_task`. As long as it is set to this running task, `commit_now` starts no new task, so the changes
-            # that arrived during the write would never be committed.
+            # Clear `_task`. While it is set to this running task, `commit_now` starts no other task. Changes that arrived
+            # during the write would then never be committed.
             self._task = None
             self._commits.soon(self)
 
@@ -167,8 +170,8 @@ class LogWriter:
             HeadMovedError: The log was deleted, or another process writes it.
         """
         async with self._committing:
-            # Write the current blocks. Events that are added in the meantime wait for the next commit, or are in the last
-            # block.
+            # Write only the blocks that exist now. Events that arrive during the writes wait for the next commit, or become
+            # part of the last block.
             for _ in range(len(self.pending.blocks.full) + 1):
                 block = self.pending.take(self._head)
                 if block is not None:
@@ -185,10 +188,10 @@ class LogWriter:
         self._commits.logged(len(block.frames), sum(map(len, block.frames)))
 
     async def commit_shielded(self) -> None:
-        """Write the pending changes to the log like `commit`, from a task that runs user code and may be cancelled.
+        """Write the pending changes to the log like `commit`. Call this from tasks that run user code and may be cancelled.
 
-        Cancelling the caller does not interrupt the write. The log would otherwise contain events that this writer does
-        not count, and it would reject all further events of the job, including its end.
+        Cancelling the caller does not interrupt the write. An interrupted write could add events to the log that this writer
+        does not count. The log would then reject all later events of the job, including its end.
 
         Raises:
             HeadMovedError: The log was deleted, or another process writes it.
@@ -217,8 +220,8 @@ class LogWriter:
         """End the log. Reject later writes, then write the pending changes and the event `done`.
 
         Args:
-            make_record: Function that makes the record of the ended job, which contains the data of the `done` event, from
-                the digest of the items and the pending checks.
+            make_record: Function that creates the record of the ended job, including the data of the `done` event. Its
+                arguments are the digest of the items and the pending checks.
 
         Returns:
             The record that `make_record` returned.
@@ -251,7 +254,7 @@ class LogWriter:
         return record
 
     async def _digest(self) -> str:
-        """Return the digest of the items of a job that has ended. A worker thread computes the digest of a large state."""
+        """Return the digest of an ended job's items. If the state is large, compute it in a worker thread."""
         items = self.pending.state.document.node("/items")
         if self.pending.state.size > _DIGEST_IN_THREAD:
             return await asyncio.to_thread(digest, items)

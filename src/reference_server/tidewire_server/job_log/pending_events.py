@@ -1,7 +1,6 @@
-"""Pending events of a job: changes of its state that are already applied and encoded, and wait for a commit.
+"""Pending events of a job (`PendingEvents`): changes of its state that were applied and encoded, and wait for a commit.
 
-A change is applied to the document and encoded as JSON at once, from any thread. It then becomes part of the list of pending
-events:
+A change is applied to the document and encoded as JSON at once, from any thread. It is then added to the pending events:
 
   change                | where it is
   ----------------------+------------------------------------------------------------------------------------------
@@ -15,8 +14,8 @@ events:
 
 If `merge_window` is 0, each call makes a separate event. A commit takes the whole list, in blocks of about `BLOCK_BYTES`.
 
-An event contains the text checks that are due (see `text_check_schedule`). They describe the texts after the event, so they
-are computed when the event can no longer grow.
+An event contains the text checks that are due (see `text_check_schedule`). The checks are computed when the event can no
+longer grow, because they describe the texts after the event.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +53,7 @@ from tidewire_server.job_log.text_check_schedule import (
 from tidewire_server.store.log_interface import Block, StateAt
 
 _FRAMING: Final = 512
-"""Bytes of `max_event_bytes` that are reserved for an event's list `check`, its field names and its line ends."""
+"""Part of `max_event_bytes` that is reserved for an event's member `check`, its field names and its line ends, in bytes."""
 
 
 class PendingEvents:
@@ -62,12 +61,11 @@ class PendingEvents:
 
     Attributes:
         state: The state, including the pending events.
-        lock: Lock of the state and of all methods. Hold it to make several changes, or a read and a change, atomic.
+        lock: Lock of the state. Every method acquires it. Hold it to make several changes, or a read and a change, atomic.
         columns: Paths of the columns, which are texts and arrays in the state. A row appends to all of them.
         backlog: Size of the pending events.
-        blocks: The pending events before the last one, which may be open.
-        urgent: Whether the pending events must be committed at once, even if the time in which changes are merged has not
-            passed.
+        blocks: All pending events except the open event.
+        urgent: Whether the pending events must be committed at once, without waiting for changes to merge.
     """
 
     __slots__ = (
@@ -97,16 +95,16 @@ class PendingEvents:
         max_event_bytes: int,
         max_event_ops: int,
     ) -> None:
-        """Create an empty list.
+        """Create the object without pending events.
 
         Args:
             state: The state after the events that are already in the log. Each change is applied to it.
             backlog: Counts the pending bytes.
-            wake: Function that schedules a commit. It is called once for each list of pending events, and again for the
-                first urgent change.
+            wake: Function that schedules a commit. It is called for the first pending event after a commit, and again for
+                the first urgent change.
             merges: Whether appends and rows extend the last event.
-            max_event_bytes: The setting of this name.
-            max_event_ops: The setting of this name.
+            max_event_bytes: The setting with this name.
+            max_event_ops: The setting with this name.
         """
         self.state = state
         self.lock = state.lock
@@ -122,16 +120,16 @@ class PendingEvents:
         """Whether a commit of the pending events is already scheduled."""
         self.blocks = EventBlocks(state, backlog)
         self._open = OpenEvent()
-        """The last pending event, after those in `blocks`."""
+        """The last pending event, which follows the events in `blocks`."""
         self._unchecked = nothing_unchecked()
         """Number of logged changes of each text since its last check, by path."""
         self._texts: dict[str, bytes] = {}
-        """Texts to which `append_text` may append, with the beginning of the op as JSON."""
+        """Path of each text to which `append_text` may append → result of `text_head`."""
 
     # ---- appends and rows, from any thread ---------------------------------------------------------------------
 
     def allow_appends(self, path: str) -> None:
-        """Let `append_text` append to the text at a path. The caller must hold the lock."""
+        """Permit `append_text` to append to the text at a path. The caller must hold the lock."""
         self._texts[path] = text_head(path)
 
     def forbid_appends(self, path: str) -> None:
@@ -141,7 +139,7 @@ class PendingEvents:
                 self._texts.pop(path, None)
 
     def append_text(self, path: str, piece: str, *, is_open: bool = False) -> bool:
-        """Append a piece to a text, if it is certain that the piece fits.
+        """Append a piece to a text, if this is possible without further checks.
 
         This is the fast path for a single token: it needs one call where `append` needs ten.
         tests/unit/test_server_write_path.py counts the calls.
@@ -149,7 +147,7 @@ class PendingEvents:
         Args:
             path: JSON Pointer of the text.
             piece: The piece.
-            is_open: Whether the caller knows that the item has not ended. Otherwise, appends to the path must be allowed.
+            is_open: True if the caller knows that the item has not ended. Otherwise, `allow_appends` must have been called.
 
         Returns:
             False if the caller must use `append`, because appends to the text are not allowed, a limit is near, or the
@@ -252,7 +250,7 @@ class PendingEvents:
             event.due += note_growth(self._unchecked, event.add_row_of(texts))
 
     def _make_room(self, size: int, ops: int) -> None:
-        """End the open event if it cannot contain more ops of this size."""
+        """End the open event if `ops` more ops with a total of `size` bytes do not fit into it."""
         event = self._open
         if event.size + size > self._event_bytes or len(event.ops) + ops > self._event_ops:
             self.blocks.end(self._open)
@@ -314,8 +312,8 @@ class PendingEvents:
     def _write_snapshot(
         self, ops: Sequence[Op], size: int, check_below: str | None, *, reserved: bool
     ) -> None:
-        """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot has no checks: those that are due because
-        an item ends are in the event before it, and those of the changed texts are in the event after it.
+        """Write a change as a snapshot of the state after it [TW-FRM-081]. A snapshot contains no checks. Checks that are due
+        because an item ends are added to the event before it. Checks of the changed texts are added to the event after it.
         """
         if check_below is not None:
             self._add_checks(self.pending_checks(check_below))
@@ -326,14 +324,14 @@ class PendingEvents:
             self.blocks.add(diff_fields(b"", checks))
 
     def _add_checks(self, checks: list[JsonValue]) -> None:
-        """Add events that contain nothing but checks."""
+        """Add events that contain only checks."""
         for part in split_checks(checks, self._event_bytes):
             self.blocks.add(diff_fields(b"", part))
 
     # ---- commits and the end ---------------------------------------------------------------------------------------
 
     def take(self, after: Cursor) -> Block | None:
-        """Remove the pending events of one block, and return them as the block that follows the event `after`. Return None if
+        """Remove the oldest pending events, and return them as one block. The block follows the event `after`. Return None if
         there are no events.
         """
         with self.lock:
@@ -341,7 +339,7 @@ class PendingEvents:
             blocks.end(self._open)
             if blocks.full:
                 events, mark = blocks.take_full()
-                # Schedule a commit of the remaining events, because nothing else does.
+                # Schedule a commit of the remaining events, because no later change may do so.
                 self._signalled = self.urgent = True
                 if self._wake is not None:
                     self._wake()
@@ -363,7 +361,7 @@ class PendingEvents:
         return Block(frames, StateAt(Cursor(epoch, seq), self.columns, mark))
 
     def pending_checks(self, below: str = "") -> list[JsonValue]:
-        """Return the lengths and CRC-32s that are due for the texts at or below a path, and mark them as sent.
+        """Return the checks (length and CRC-32) that are due for the texts at or below a path, and count them as sent.
 
         The caller must hold the lock.
         """

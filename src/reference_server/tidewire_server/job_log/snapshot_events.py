@@ -1,4 +1,4 @@
-"""Snapshots, which replace the whole state of a job, and the first block of each attempt, which contains only a snapshot."""
+"""Encode snapshots, which replace the whole state of a job. The first block of each attempt contains only a snapshot."""
 
 import secrets
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def first_block(
     cursor: Cursor = _FIRST,
     reason: SnapshotReason = "start",
 ) -> tuple[Block, Document, int]:
-    """Make the first block of a job's log, or of a new epoch of the log. The block contains only a snapshot.
+    """Create the first block of a job's log, or of a new epoch of the log. The block contains only a snapshot.
 
     Args:
         state: The state of the job.
@@ -44,7 +44,7 @@ def first_block(
 
 
 def next_epoch(head: Cursor) -> Cursor:
-    """Return an id with a higher epoch for the event after `head`, with which a restarted job continues (TW-RES-033)."""
+    """Return an id with a higher epoch for the next event after `head`. A restarted job continues with this id (TW-RES-033)."""
     # If the log of an earlier attempt was lost, readers may still hold event ids with the epoch of that log. If the new
     # attempt used the same epoch, the readers would mistake the new events for the lost events. A random increment of
     # the epoch makes that unlikely.
@@ -63,6 +63,6 @@ def snapshot_frame(cursor: Cursor, state: JsonValue, columns: Sequence[str], rea
 
 
 def snapshot_parts(cursor: Cursor, columns: Sequence[str], reason: SnapshotReason) -> tuple[bytes, bytes]:
-    """Encode the parts of a snapshot that precede and follow the JSON text of the state."""
+    """Encode the two parts of a snapshot that precede and follow the JSON of the state."""
     head, _, tail = snapshot_frame(cursor, None, columns, reason).partition(b"null")
     return head, tail

@@ -1,4 +1,4 @@
-"""Schedule of text checks: decide which checks an event must contain (TW-DIF-051, TW-DIF-052).
+"""Decide which text checks an event must contain (TW-DIF-051, TW-DIF-052).
 
 A check is the length and the CRC-32 of a text. The server sends it with a diff, so that readers can verify their copy of
 the text. A text needs a check if it grew or shrank since its last check. The check is sent with an event that truncates
@@ -24,14 +24,14 @@ CHECK_EVERY: Final = 64
 
 
 class Unchecked(NamedTuple):
-    """Number of logged changes of each text since its last check, for the texts that have changed since.
+    """Number of logged changes of each text since its last check. Texts without such changes are absent.
 
-    The paths are also in a tree of dicts, so that the texts below a path are found without reading all paths.
+    The paths are also stored as a tree of dicts, so that the texts below a path are found without a search through all paths.
     """
 
     changes: dict[str, int]
     tree: dict[str | None, Any]
-    """For each token of a path, the tree of the tokens after it. The key None marks the end of a path."""
+    """Token of a path → tree of the tokens that follow it. The key None marks the end of a path."""
 
 
 def nothing_unchecked() -> Unchecked:
@@ -39,9 +39,7 @@ def nothing_unchecked() -> Unchecked:
 
 
 def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
-    """Count one more change for each text that grew in an event. Return the texts for which the event must contain a
-    check.
-    """
+    """Count one change of each text that grew in an event. Return the texts for which the event must contain a check."""
     due = []
     for path in paths:
         if _count(unchecked, path) >= CHECK_EVERY:
@@ -51,10 +49,10 @@ def note_growth(unchecked: Unchecked, paths: Iterable[str]) -> list[str]:
 
 
 def note_change(unchecked: Unchecked, ops: Sequence[Op], document: Document) -> list[str]:
-    """Count the changes of one event, and return the texts whose length and CRC-32 the event must contain.
+    """Count the changes of one event, and return the texts for which the event must contain a check.
 
     Args:
-        unchecked: For each text, the number of changes since its length and CRC-32 were last sent. Updated in place.
+        unchecked: The counts. Updated in place.
         ops: The ops of the event.
         document: The document after the event.
     """
@@ -84,7 +82,7 @@ def note_change(unchecked: Unchecked, ops: Sequence[Op], document: Document) -> 
 
 
 def checks_of(paths: Iterable[str], document: Document) -> list[JsonValue]:
-    """Return the lengths and CRC-32s of texts in the form in which an event contains them."""
+    """Compute the checks of texts, in the form in which an event contains them."""
     return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
 
@@ -97,12 +95,12 @@ def split_checks(checks: list[JsonValue], max_bytes: int) -> Iterator[list[JsonV
 
 
 def take_below(unchecked: Unchecked, place: str) -> list[str]:
-    """Return the texts at or below a path that need a check, and remove them from the counts."""
+    """Remove the counts of all texts at or below a path. Return these texts, which need a check."""
     return list(_take(unchecked, place))
 
 
 def _count(unchecked: Unchecked, path: str, changes: int = 1) -> int:
-    """Count more changes of a text, and return how many there are now."""
+    """Add to the number of changes of a text, and return the sum."""
     before = unchecked.changes.get(path)
     if before is not None:
         changes += before

@@ -4,11 +4,11 @@ A generator may mutate one object and yield it repeatedly, so the differ must ke
 (`ShadowCopy`). The copy shares strings, numbers and other immutable values with the yielded object. Each step therefore
 copies and writes only the changed parts.
 
-Every step compares the whole value, so that the same yields give the same events. A walk over the value in Python would
-take 4 ms for a list of 10,000 rows. Long lists are therefore compared in blocks, by the JSON of each block, and only blocks
-that differ are walked. JSON also differs for types that `==` does not distinguish (`1`, `1.0` and `true`). A list of
-100,000 rows still takes milliseconds at each yield, however few of its elements have changed; an `Append` takes a
-microsecond (docs/reference/server.md).
+Every step compares the whole value, so that the same yields give the same events. Comparing each element in Python would take
+4 ms for a list of 10,000 rows. Long lists are therefore divided into blocks, and the JSON of each block is compared. Only in
+blocks that differ, each element is compared. JSON also distinguishes values that `==` does not (`1`, `1.0` and `true`). For a
+list of 100,000 rows, each yield still takes milliseconds, even if few elements have changed. An `Append` takes a microsecond
+(docs/reference/server.md).
 """
 
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ from tidewire.protocol.document.json_values import MAX_VALUE_DEPTH, common_prefi
 from tidewire.protocol.strict_json import StrictJsonError
 
 _BLOCK: Final = 64
-"""Number of elements of a list that are compared at a time by their JSON."""
+"""Number of list elements in a block. The JSON of a block is compared at once."""
 
 _STRICT: Final = (
     orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 )
-"""Options with which orjson refuses types that it would otherwise convert."""
+"""Options that make orjson refuse types that it would otherwise convert."""
 
 _MISSING: Final = object()
 
@@ -43,7 +43,7 @@ class NotPlainError(StrictJsonError):
 
 
 class ShadowCopy:
-    """A copy of the last value at one path. The copy does not change when the function mutates the yielded object."""
+    """A copy of the last yielded value. The copy does not change when the function mutates the yielded object."""
 
     def __init__(self, value: JsonValue, pointer: str = "") -> None:
         """Copy the current value.
@@ -56,10 +56,10 @@ class ShadowCopy:
         self._pointer = pointer
         self._ops: list[Op] = []
         self._blocks: dict[str, tuple[list[bytes], set[int]]] = {}
-        """For each long list that the current step has compared, by path: the JSON of its blocks, and the indexes of blocks
-        that are known to contain no null."""
+        """Path of each long list that the current step has compared → JSON of its blocks, and indexes of the blocks that are
+        known to contain no null."""
         self._last_blocks: dict[str, tuple[list[bytes], set[int]]] = {}
-        """Blocks of the step before, so that the old list need not be encoded again."""
+        """Value of `_blocks` in the previous step, so that the old lists need not be encoded again."""
 
     def step(self, value: Any) -> list[Op]:
         """Compare a value with the previous value, return the ops for the differences, and keep a copy of the new value.
@@ -108,7 +108,7 @@ class ShadowCopy:
             raise _nested_too_deep()
         if len(old) == len(new) <= _BLOCK:
             for at, element in enumerate(new):
-                # If they are the same object, the element is immutable; see `_object`.
+                # If both are the same object, the element is immutable; see `_object`.
                 if old[at] is not element:
                     old[at] = self._walk(old[at], element, f"{path}/{at}", room - 1)
             return old
@@ -116,8 +116,8 @@ class ShadowCopy:
         if len(new) < len(old) and not changed:
             self._ops.append(["t", path, len(old) - len(new)])
             return old[: len(new)]
-        # In most cases, the array only grew at its end, and of the old elements at most the last one changed. If elements
-        # were inserted or deleted elsewhere, most elements after this place differ, and the arrays must be aligned first.
+        # In most cases, the array only grew at its end, and at most the last of its old elements changed. If elements were
+        # inserted or deleted elsewhere, most later elements differ, and the arrays must be aligned first.
         moved = changed and changed[0] < len(old) - 1 and 2 * len(changed) > len(old) - changed[0]
         if len(new) < len(old) or (len(new) > len(old) and moved):
             kept: list[Any] = _copy(new, room)
@@ -145,7 +145,7 @@ class ShadowCopy:
                 continue
             start = at * _BLOCK
             end = min(start + _BLOCK, shorter)
-            # orjson writes NaN as null, which `==` distinguishes.
+            # Also compare with `==`, because orjson writes both NaN and None as null.
             if text != other or not text or old[start:end] != new[start:end]:
                 changed += [place for place in range(start, end) if not same(old[place], new[place])]
             if other and b"null" not in other:
@@ -180,12 +180,12 @@ class ShadowCopy:
 
 
 def _blocks(elements: list[Any]) -> list[bytes]:
-    """Return the JSON of each block of a list. It is empty for a block that is not plain JSON."""
+    """Return the JSON of each block of a list. If a block is not plain JSON, its result is empty."""
     texts = []
     for start in range(0, len(elements), _BLOCK):
         try:
             texts.append(orjson.dumps(elements[start : start + _BLOCK], option=_STRICT))
-        except TypeError:  # the walk reports the reason
+        except TypeError:  # the comparison of each element raises an error with the reason
             texts.append(b"")
     return texts
 
