@@ -32,8 +32,8 @@ def add_generate(
 ) -> None:
     """Add the endpoint `generate` to a server, with a torch engine that runs a checkpoint.
 
-    The engine is closed together with the server. With `tidewire serve --no-functions`, only the configuration and the
-    tokenizer of the checkpoint are read, and workers load the weights.
+    The server closes the engine when it stops. With `tidewire serve --no-functions`, the server reads only the configuration
+    and the tokenizer of the checkpoint, and workers load the weights.
 
     Args:
         server: The server. It must not have an endpoint named `generate` yet.
@@ -42,34 +42,34 @@ def add_generate(
         dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
         threads: Number of CPU threads for torch. None keeps torch's default.
         slots: Maximum number of requests that run at the same time.
-        context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum, or
-            less if a cache of 4 GiB is too small for that.
+        context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum. If
+            a cache of 4 GiB is too small for the model's maximum, None selects the largest number that fits.
         max_top: Maximum value of `top_logprobs`.
         max_num_beams: Maximum value of `num_beams`. A beam search needs one slot for each beam, so values above `slots` have
-            no effect. 1 disables beam search. Otherwise the endpoint has the capability `rollback`.
+            no effect. 1 disables beam search. With beam search, the endpoint has the capability `rollback`.
         max_schema_bytes: Maximum size of the member `json_schema` as compact JSON. Its other limits are fixed
             (`tidewire_server.generation.schema_limits.SchemaLimits`).
         max_mask_share: Limit for requests with a `json_schema`, for which each step computes a mask of the allowed tokens.
-            A request fails if its masks take a larger share of the time of the steps that it shares with other
-            requests. 1 for no limit.
-        on_restart: Treatment of unfinished generations after a restart of the server, unless the log is in memory. With
+            If other requests run in the same steps, and the masks of one request take more than this fraction of the
+            steps' time, the request fails. 1 for no limit.
+        on_restart: How the server treats unfinished generations after a restart, unless the log is in memory. With
             "continue", they continue after the logged tokens, and no text is retracted. In float32, with a seed or a
             temperature of 0, the text is the same as without a restart. Each event and each value then contains token
-            ids, also for readers who did not ask for them. A beam search, and a text that another model has generated,
+            ids, even if the request did not ask for them. A beam search, and a text that another model has generated,
             run again from the start. With "rerun", all generations run again from the start. With "fail", they fail
-            with `worker_lost`. With "auto", they continue unless the log is in memory. Such a log does not survive a
-            restart, so "auto" then adds no ids.
+            with `worker_lost`. "auto" means "continue", unless the log is in memory. Such a log does not survive a
+            restart, so "auto" then adds no token ids.
         share_prefixes: Whether prompts of different callers that begin with the same tokens share cached keys and values.
-            By default, only prompts of the same principal do, or of the same client address if the server has no access
-            tokens. The time until the first token shows whether a prompt was processed before, so share prefixes only
-            if all callers may know each other's prompts.
+            By default, prompts share them only if they have the same principal or, if the server has no access tokens,
+            the same client address. The time until the first token shows whether a prompt was processed before, so
+            share prefixes only if all callers may know each other's prompts.
         profile: Folder for trace files of a few engine steps. None disables profiling.
 
     Raises:
         LoadError: The checkpoint is not supported (`tidewire_server.generation.torch_engine.LoadError`).
         ModuleNotFoundError: The extra `engine` is not installed.
     """
-    # Read the clock before the imports. Otherwise the logged duration would lack the import of torch, which takes seconds.
+    # Read the clock before the imports, because the logged duration must include the import of torch, which takes seconds.
     begun = time.perf_counter()
     # These imports are inside the function, because importing this package must require neither torch nor the server.
     from tidewire_server.default_model import default_model  # noqa: PLC0415

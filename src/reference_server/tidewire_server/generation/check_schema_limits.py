@@ -1,4 +1,4 @@
-"""Check of the JSON Schema of a request against its limits (`check_schema`)."""
+"""Reject JSON Schemas that would take too long to compile (`check_schema`)."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _TOTALS: Final[Mapping[str, tuple[type, str]]] = {
     "required": (list, "max_properties"),
     "patternProperties": (dict, "max_pattern_properties"),
 }
-"""Keyword → type of its value, and the limit for the total length of all such values in the schema."""
+"""Keyword → type of its value, and name of the limit. The lengths of all values of this keyword are added up and limited."""
 
 
 def check_schema(schema: Mapping[str, Any], counts: LimitCounts) -> str:
     """Compare all sizes of the JSON Schema of a request with their limits, and return the schema as compact JSON.
 
-    Each object in the schema is checked like a schema, also inside `const` or `default`, because a `$ref` can refer to it.
+    Each object in the schema is checked like a schema, even inside `const` or `default`, because a `$ref` can refer to it.
 
     Raises:
         SchemaLimitError: The schema exceeds a limit, or has a reference or an option that is not supported.
     """
     text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-    # Check the size first: the other checks take time in proportion to it, and recurse as deep as the schema.
+    # Check the size first, because the other checks take time in proportion to it, and recurse as deep as the schema.
     counts.compare("max_schema_bytes", len(text.encode("utf-8", "surrogatepass")), ())
     nodes = list(values_in(schema))
     for path, node in nodes:

@@ -1,4 +1,4 @@
-"""The folder of a checkpoint: its size, and the errors for a folder that cannot be loaded. This module does not import torch."""
+"""Size of a checkpoint folder, and errors for a folder that cannot be loaded. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -90,19 +90,19 @@ class EngineUnavailableError(EngineError):
 
 
 class EngineBusyError(EngineError):
-    """No engine can take the request now. The item returns to the queue, and its next attempt continues after its text."""
+    """No engine can accept the request now. The item returns to the queue. Its next attempt continues after the logged text."""
 
 
 class EngineLostError(EngineError):
-    """The answers to several attempts of a request broke off, so the engine makes no further attempt."""
+    """The request failed several times because the response broke off, so the engine does not try again."""
 
 
 class ContinuationError(EngineError):
-    """The engine cannot continue a text, because its model cannot have generated the logged tokens."""
+    """The engine cannot continue a logged text, because its model cannot have generated the logged tokens."""
 
 
 class TokenUsage(NamedTuple):
-    """Token counts of one request: tokens that the model has read and generated."""
+    """Numbers of prompt tokens and generated tokens of one request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -110,21 +110,21 @@ class TokenUsage(NamedTuple):
 
 @dataclass(frozen=True)
 class LoggedTokens:
-    """Tokens that an earlier attempt of a request had generated and logged.
+    """Tokens that an earlier attempt of a request has generated and logged.
 
-    They count as generated tokens: towards `max_tokens`, stop strings, penalties, the usage, and the positions that
+    They are treated like generated tokens: by `max_tokens`, stop strings, penalties, the usage, and the positions that
     determine the random numbers of a seed.
     """
 
     token_ids: list[int]
     text: str
-    """Text that these tokens had added, without the prompt."""
+    """Text of these tokens, without the prompt."""
     reasoning: str = ""
     """Text of the value's member `reasoning`."""
     usage: TokenUsage | None = None
     """Token counts that the engine had reported, or None if they are not known."""
     counted: int = 0
-    """Length of the beginning of `text` that `usage` covers, in code points."""
+    """Number of code points at the beginning of `text` that `usage` covers."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class EngineCapabilities:
     max_top: int
     """Maximum value of the input member `top_logprobs`."""
     concurrency: int
-    """Maximum number of requests that run at the same time. Further requests wait."""
+    """Maximum number of requests that run at the same time. Additional requests wait."""
     members: frozenset[str]
     """Input members that this engine supports in addition to `CORE_MEMBERS`."""
     vocabulary: Vocabulary | None
@@ -150,8 +150,8 @@ class EngineCapabilities:
     without: frozenset[str] = frozenset()
     """Members of `CORE_MEMBERS` that this engine does not support."""
     counts_rows: bool = True
-    """Whether each row is one token. If not, token counts are only in `Delta.usage`. The engine then needs no token ids
-    to continue, and may replace text that it has generated."""
+    """Whether each row is one token. If not, only `Delta.usage` contains token counts. The engine then continues a text
+    without token ids, and may replace text that it has generated."""
     tokens: int | None = None
     """Number of token ids for which the model computes logits, or None if it is not known."""
     architecture: str = ""
@@ -169,32 +169,33 @@ class EngineCapabilities:
 
 @dataclass
 class Delta:
-    """A block of consecutive tokens that an engine reports at once: generated tokens, or tokens of the prompt."""
+    """A block of consecutive generated tokens or prompt tokens that an engine reports at once."""
 
     rows: list[Sequence[Any]] = field(default_factory=list)
-    """One row per generated token, with the elements of `Generate.columns`. The first element is the text that the token
-    adds: an empty string if a character is still incomplete, or if the text may be the beginning of a stop string.
-    The other elements are values in all rows, or in all rows JSON as orjson writes it (`bytes`).
-    Log-probabilities are in nats, rounded, and None for a probability of 0."""
+    """One row per generated token, with one element for each of `Generate.columns`. The first element is the text that the
+    token adds. It is empty if a character is still incomplete, or if the text may be the beginning of a stop string. The
+    other elements are either plain values in all rows, or JSON from orjson (`bytes`) in all rows. Log-probabilities are in
+    nats, rounded, and None for a probability of 0."""
     prompt_rows: list[Sequence[Any]] = field(default_factory=list)
-    """One row per token of the prompt, with the elements of `Generate.prompt_columns`: values, or their JSON."""
+    """One row per prompt token, with one element for each of `Generate.prompt_columns`. The elements are values or JSON."""
     finish_reason: FinishReason | None = None
     """Reason why the generation ended. None in all blocks except the last."""
     prompt_tokens: int = 0
     retracted: int = 0
-    """Number of rows of earlier blocks that are removed, from the end, before `rows` are appended. Only a beam search
+    """Number of rows that are removed from the end of the earlier blocks before `rows` are appended. Only a beam search
     retracts rows."""
     stable: int | None = None
     """Number of rows at the beginning of the generation that no later block retracts. None if rows are never retracted."""
     usage: TokenUsage | None = None
     """Token counts so far, if `EngineCapabilities.counts_rows` is false and the engine knows them."""
     mark: tuple[TokenUsage, int] | None = None
-    """The last place in this block where no text was held back, so that a new attempt can continue there: the token
-    counts at this place, and the number of code points of this block that follow it. None if there is no such place."""
+    """The last position in this block at which no text was held back, so that a new attempt can continue there. The tuple
+    contains the token counts at this position, and the number of code points that follow it in this block. None if text was
+    held back everywhere."""
     text_after: str = ""
     """Text that follows the text of the rows, and does not belong to a row."""
     reasoning: str = ""
-    """Text that the model's reasoning adds to the value's member `reasoning`."""
+    """Text of the model's reasoning that is appended to the value's member `reasoning`."""
     replaces: bool = False
     """Whether this block replaces everything that was generated before, because the request ran again."""
     note: str = ""
@@ -247,9 +248,7 @@ class Engine(Protocol):
 
     @property
     def caps(self) -> EngineCapabilities:
-        """The engine's capabilities. If they change after `add_engine` was called, the engine calls the function that
-        `add_engine` returned.
-        """
+        """The engine's capabilities. When they change, the engine must call the function that `add_engine` returned."""
         ...
 
     async def check(self, request: Generate) -> None:
@@ -262,8 +261,8 @@ class Engine(Protocol):
         ...
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
-        """Return whether the engine can continue after the tokens that an earlier attempt of a request has logged. It is
-        called only if `EngineCapabilities.continues` is true.
+        """Return whether the engine can continue after the tokens that an earlier attempt of a request has logged. The endpoint
+        calls this method only if `EngineCapabilities.continues` is true.
 
         The engine cannot continue if the tokens do not match the text, for example because another model has generated
         them.
@@ -274,8 +273,8 @@ class Engine(Protocol):
         """Generate text. Closing the async iterator cancels the request.
 
         Args:
-            request: The input of the request. An engine that reuses keys and values for a later prompt must do so only
-                among requests with the same `cache_scope`.
+            request: The input of the request. An engine may reuse cached keys and values only among requests with the same
+                `cache_scope`.
             logged: Tokens after which the engine continues; see `continues`. The deltas contain only later tokens.
 
         Raises:
@@ -288,7 +287,7 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the engine. All its requests fail with `EngineClosedError`. Closing it again has no effect."""
+        """Close the engine. All its requests fail with `EngineClosedError`. A second call has no effect."""
         ...
 
 
@@ -330,7 +329,7 @@ def _check_beam_search(request: Generate, caps: EngineCapabilities) -> None:
 
 
 def check_members(request: Generate, caps: EngineCapabilities) -> None:
-    """Check that an engine supports all input members of a request, the numbers of top tokens, and the token ids.
+    """Check that an engine supports all input members of a request, and that numbers and token ids are within its limits.
 
     Raises:
         InputError: An input member is not supported, exceeds its limit, or contains an id that is not in the vocabulary. The

@@ -48,7 +48,7 @@ PROGRESS_PARTS = 10
 """Maximum number of progress events per generation. Few are enough, because readers also see the text grow."""
 
 MARK_INTERVAL = 0.5
-"""Minimum time between two writes of the token counts to a value, in seconds; see `_UsageMarks`."""
+"""Minimum number of seconds between two writes of token counts to a value; see `_UsageMarks`."""
 
 EXAMPLES: list[dict[str, Any]] = [
     {},
@@ -63,7 +63,7 @@ EXAMPLES: list[dict[str, Any]] = [
 
 
 def examples_of(caps: EngineCapabilities) -> list[dict[str, Any]]:
-    """Return the examples, with the members and numbers that the engine accepts."""
+    """Return the example inputs, reduced to the members and numbers that the engine accepts."""
     most = {"top_logprobs": caps.max_top}
     if caps.context is not None:
         most["max_tokens"] = caps.context // 2
@@ -101,23 +101,23 @@ def add_engine(
     start: Callable[[], Awaitable[None]] | None = None,
     unavailable: Callable[[], str | None] = lambda: None,
 ) -> Callable[[], None]:
-    """Add the endpoint `generate` and the OpenAI surface to a server. The engine is closed together with the server.
+    """Add the endpoint `generate` and the OpenAI surface to a server. The server closes the engine when it stops.
 
-    The endpoint runs as many jobs at the same time as the engine has slots. Further jobs wait in the server's queue, where
-    clients can see their position and cancel them.
+    The endpoint runs as many jobs at the same time as the engine supports (`EngineCapabilities.concurrency`). Other jobs wait
+    in the server's queue, where clients can see their position and cancel them.
 
     Args:
         server: The server.
-        engine: The engine, which the server closes.
-        on_restart: See `add_generate`. With "continue", and if each row is one token, values have the column `token_ids`,
+        engine: The engine.
+        on_restart: See `add_generate`. With "continue", and if each row is one token, each value has the column `token_ids`,
             because a new attempt continues after the logged ids.
         share_prefixes: See `add_generate`.
         start: Coroutine function that the server calls when it starts, before any job runs.
-        unavailable: Function that returns None, or the reason why the engine takes no new jobs at the moment. While there
-            is a reason, the server rejects new jobs with 503 and is not ready.
+        unavailable: Function that returns the reason why the engine accepts no new jobs at the moment, or None. While it
+            returns a reason, the server rejects new jobs with 503 and is not ready.
 
     Returns:
-        Function that updates the description of the endpoint after the capabilities of the engine have changed.
+        Function that updates the endpoint's description. Call it after the engine's capabilities have changed.
 
     Raises:
         ValueError: The engine cannot continue, or an option is not valid.
@@ -131,7 +131,7 @@ def add_engine(
         try:
             request = Generate.model_validate(given)
         except ValidationError:
-            return False  # The item fails when its input is checked.
+            return False  # The input is invalid. The item fails when its input is checked.
         if request.num_beams > 1:
             return False  # The other hypotheses of a beam search are not logged.
         logged = _logged_tokens(value, request, caps)
@@ -178,7 +178,7 @@ def add_engine(
             raise ItemError(str(error), code=_code_of(error)) from error
 
     def options() -> dict[str, Any]:
-        """Return the endpoint's options for the engine's capabilities, and set the type annotations of its function."""
+        """Derive the endpoint's options from the engine's capabilities, and set the type annotations of its function."""
         caps = engine.caps
         maxima = dict.fromkeys(LIMITED_BY_MAX_TOP, caps.max_top) | {"num_beams": caps.max_num_beams}
         logs_ids = lambda: caps.counts_rows and served.on_restart == "continue"  # noqa: E731
@@ -246,7 +246,7 @@ def _explain_missing_members(served: Endpoint, caps: EngineCapabilities) -> None
 
 
 def _code_of(error: EngineError) -> str:
-    """Return the problem code of an item that an engine error ends."""
+    """Return the problem code for an item that fails because of an engine error."""
     codes = {
         EngineFullError: "queue_full",
         EngineUnavailableError: "unavailable",
@@ -256,7 +256,7 @@ def _code_of(error: EngineError) -> str:
 
 
 def _generated_text(value: Any, request: Generate) -> str:
-    """Return the text without the prompt."""
+    """Return the text of a value without the prompt."""
     text: str = value["text"]
     return text.removeprefix(request.prompt if request.echo else "")
 
@@ -273,7 +273,7 @@ def _logged_tokens(value: Any, request: Generate, caps: EngineCapabilities) -> L
     counted = mark.pop("characters", len(text))
     usage = TokenUsage(**mark) if mark else None
     if ids and usage is not None:
-        # Each element of the columns is a token. The engine checks whether their text is the whole text.
+        # Each element of the columns is a token. The engine checks whether the tokens produce exactly this text.
         usage, counted = usage._replace(completion_tokens=len(ids)), len(text)
     return LoggedTokens(ids or [], text, reasoning, usage, counted)
 
@@ -289,7 +289,7 @@ async def _write(
     endpoint: Endpoint,
 ) -> None:
     value, writer = stream.value, writer_of(stream)
-    # The value of a job that was submitted with another `on_restart` has no column `token_ids`.
+    # If the job was submitted with another `on_restart`, its value has no column `token_ids`.
     text_only = len(request.columns) == 1 or "token_ids" not in value
     at = None if len(request.columns) == 1 else "/text"
     prompt_columns = [f"/{name}" for name in request.prompt_columns]
@@ -310,7 +310,7 @@ async def _write(
                 stream.set("/reasoning", "")
             stream.append(delta.reasoning, at="/reasoning")
         if delta.prompt_rows:
-            # A new attempt reads the prompt and the logged tokens again. Write only rows of the prompt that are not logged.
+            # A new attempt reads the prompt and the logged tokens again. Write only prompt rows that are not logged yet.
             end = max(0, delta.prompt_tokens - scored)
             rows = delta.prompt_rows[max(0, prompt_tokens - scored) : end]
             scored += len(delta.prompt_rows)
@@ -355,11 +355,11 @@ async def _write(
 
 
 class _UsageMarks:
-    """Writes token counts to the value if rows are not tokens, so that a new attempt can continue.
+    """Writes token counts to the value, so that a new attempt can continue. Used only if rows are not tokens.
 
-    A *mark* has token counts and the length of the text that they cover. While text is held back, the two do not match, so
-    there is no mark. A mark is larger than most blocks, so it is not written after each block. A new attempt generates
-    the text after the last mark again, and compares it with the logged text.
+    A *mark* consists of token counts and the length of the text that they cover. While text is held back, the counts cover
+    more than the written text, so no mark is made. A mark is larger than most blocks, so it is not written after each
+    block. A new attempt generates the text after the last mark again, and compares it with the logged text.
     """
 
     def __init__(self, stream: Stream[Any], text: str) -> None:
@@ -367,10 +367,10 @@ class _UsageMarks:
         self._length = len(text)
         self._next = 0.0
         self._unwritten: tuple[TokenUsage, int] | None = None
-        """Token counts and text length of the last mark, if it is not written yet."""
+        """The last mark. None if it is already written."""
 
     def add(self, delta: Delta) -> None:
-        """Count the text of a block, and write a mark if it is time, or if the block is the last one."""
+        """Count the text of a block. Write a mark if `MARK_INTERVAL` has passed, or if the block is the last one."""
         self._length = delta.shown if delta.replaces else self._length + delta.shown
         if delta.mark is not None:
             usage, since = delta.mark
@@ -405,12 +405,12 @@ def _replace(delta: Delta, request: Generate, stream: Stream[Any]) -> None:
 
 
 class HypothesisWriter:
-    """Writes the blocks of a beam search to a stream. Each block becomes one event, which replaces the end of all columns
+    """Writes the blocks of a beam search to a stream. Each block becomes one event. The event replaces the end of all columns,
     and declares how much of the text is stable.
 
     Args:
-        stream: The stream, whose first column is the text.
-        echoed: Text before the first generated token, which is stable.
+        stream: The stream. Its first column must be the text.
+        echoed: Text before the first generated token. It is always stable.
         text_only: Whether the text is the only column.
     """
 
@@ -424,7 +424,7 @@ class HypothesisWriter:
         stream.stable(self._stable, at="/text")
 
     def write(self, delta: Delta) -> None:
-        """Write a block. Text is truncated to the prefix that the old and the new text share."""
+        """Write a block. The text is first truncated to the prefix that the old and the new text share."""
         first = len(self._pieces) - delta.retracted
         pieces = [row[0] for row in delta.rows]
         old, new = "".join(self._pieces[first:]), "".join(pieces)
@@ -432,7 +432,7 @@ class HypothesisWriter:
         if delta.stable is not None:
             self._stable += sum(map(len, self._pieces[self._stable_pieces : delta.stable]))
             self._stable_pieces = delta.stable
-        # With other columns, remove whole tokens from the text, as many as from these columns (TW-GEN-013).
+        # If there are other columns, remove as many whole tokens from the text as from these columns (TW-GEN-013).
         shared = common_prefix(old, new) if self._text_only else 0
         truncated = [len(old) - shared]
         additions: list[str | list[Any]] = [new[shared:]]
@@ -443,7 +443,7 @@ class HypothesisWriter:
 
 
 def _values(elements: Sequence[Any]) -> list[Any]:
-    """Return the elements of a column as values. The elements are values or JSON."""
+    """Return the elements of a column as values. Elements that are JSON (`bytes`) are decoded."""
     if elements and type(elements[0]) is bytes:
         values: list[Any] = orjson.loads(b"[%b]" % b",".join(elements))
         return values

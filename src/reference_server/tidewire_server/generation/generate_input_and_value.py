@@ -16,13 +16,13 @@ from tidewire.protocol.document.logprob_columns import COLUMNS, requested_column
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256
 MAX_TOP = 64
-"""Upper bound of the input member `top_logprobs`, whatever the engine."""
+"""Upper bound of the input member `top_logprobs` for every engine."""
 MAX_BIAS = 1e6
-"""Maximum absolute value of a `logit_bias`. Even divided by `MIN_TEMPERATURE`, it is far below the maximum of float32."""
+"""Maximum absolute value of a `logit_bias`. If divided by `MIN_TEMPERATURE`, it is still far below the maximum of float32."""
 MAX_NUM_BEAMS = 64
-"""Upper bound of the input member `num_beams`, whatever the engine."""
+"""Upper bound of the input member `num_beams` for every engine."""
 LIMITED_BY_MAX_TOP = ("top_logprobs", "prompt_logprobs")
-"""Input members whose maximum depends on the server."""
+"""Input members whose maximum is `EngineCapabilities.max_top`."""
 MIN_TEMPERATURE = 1e-4
 """Smallest temperature by which logits are divided. A lower one is treated as 0, because the division could overflow."""
 MIN_REPETITION_PENALTY = 1e-6
@@ -216,8 +216,8 @@ class Generate(BaseModel):
 
     @property
     def cache_scope(self) -> str:
-        """Opaque name of a group of callers. An engine may reuse the keys and values of a prompt only within a group. The
-        endpoint sets the name, which is not a member of the input. By default, all requests are in one group.
+        """Opaque name of a group of callers. An engine may reuse the keys and values of a prompt only within this group. The
+        name is not a member of the input; the endpoint sets it. By default, all requests are in one group.
         """
         return self._cache_scope
 
@@ -227,7 +227,7 @@ class Generate(BaseModel):
 
     @property
     def lost_answers(self) -> int:
-        """Number of attempts whose answers broke off. The engine counts them; this is not a member of the input."""
+        """Number of attempts in which the response broke off. The engine counts them; this is not a member of the input."""
         return self._lost_answers
 
     @lost_answers.setter
@@ -240,19 +240,17 @@ class Generate(BaseModel):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns that the request asks for. A column is a member of the value that grows with each
-        token.
-        """
+        """Names of the requested columns. A column is a member of the value that grows with each token."""
         return list(requested_columns(self.__dict__))
 
     @property
     def prompt_columns(self) -> list[str]:
-        """Names of the columns of the prompt that the request asks for."""
+        """Names of the requested columns of the prompt."""
         return list(requested_columns(self.__dict__, of_prompt=True))
 
 
 class ContinuedGenerate(Generate):
-    """Input of an endpoint whose generations continue after a restart. Each value has the column `token_ids`."""
+    """Input of an endpoint that continues generations after a restart. Each value has the column `token_ids`."""
 
     @staticmethod
     def logs_ids() -> bool:
@@ -270,15 +268,15 @@ class ContinuedGenerate(Generate):
 def served_input(
     members: Collection[str], maxima: Mapping[str, int], *, logs_ids: Callable[[], bool] = lambda: False
 ) -> type[Generate]:
-    """Create a model of the input that has only the members that an engine supports.
+    """Create an input model that accepts only the members that an engine supports.
 
-    The other members are constants with their default, so that an input that contains one of them is invalid.
+    All other members become constants with their default value. An input with one of them is therefore invalid.
 
     Args:
         members: Names of the members that the engine supports.
-        maxima: Maximum of some members, for the schema. The engine itself rejects a larger number, with its own code.
-        logs_ids: Function that returns whether each value has the column `token_ids`, because a new attempt continues
-            after the logged ids.
+        maxima: Member → maximum that the schema shows. The engine itself rejects larger numbers, with its own error code.
+        logs_ids: Function that returns whether each value has the column `token_ids`. Engines that continue a text after a
+            restart need the logged ids.
     """
     namespace: dict[str, Any] = {
         "__module__": __name__,
@@ -299,7 +297,7 @@ def served_input(
 
 
 def served_value(members: Collection[str], *, counts_rows: bool = True) -> type[BaseModel]:
-    """Create a model of the value that has only the columns that an engine computes.
+    """Create a value model that contains only the columns that an engine computes.
 
     Args:
         members: Names of the input members that the engine supports.

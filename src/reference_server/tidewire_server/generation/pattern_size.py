@@ -1,4 +1,4 @@
-"""Size of a regular expression with all repetitions (`pattern_size`)."""
+"""Estimate the size of a regular expression after its repetitions are expanded (`pattern_size`)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Next part of a pattern. An operator such as `*` counts as a character, which can only raise the size."""
+"""Matches the next part of a pattern. An operator such as `*` counts as a character, which can only raise the size."""
 
 
 def pattern_size(pattern: str) -> int:
-    """Return the number of characters and groups of a pattern, each counted as often as it is repeated.
+    """Return the number of characters and groups of a pattern after its repetitions are expanded.
 
-    For example, `(a{10}b){5}` has the size 60. The result is never too low. The syntax differs between libraries, so a pattern
-    with flags, with a character class inside another one, or with unbalanced parentheses has the size of its length times all
-    repetitions.
+    For example, `(a{10}b){5}` has the size 60. The result is never too low. Libraries interpret flags, nested character
+    classes and unbalanced parentheses differently. For a pattern with one of these, the result is therefore the pattern's
+    length times all its repetitions.
     """
     product, is_clear = 1, True
-    sums, last = [0], [0]  # of each open group: its size so far, and the size of its last part
+    sums, last = [0], [0]  # for each open group, its size so far and the size of its last part
     for token in _TOKEN.finditer(pattern):
         text = token[0]
         if token["least"] is not None:

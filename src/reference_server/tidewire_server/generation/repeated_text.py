@@ -1,4 +1,4 @@
-"""Text that an engine generates again after an answer was lost (`without_repetition`)."""
+"""Suppress text that an engine generates again after a response was lost (`without_repetition`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tidewire_server.generation.engine_interface import Delta, LoggedTokens
 
 
 async def without_repetition(deltas: AsyncGenerator[Delta], logged: LoggedTokens) -> AsyncGenerator[Delta]:
-    """Hold back the text of a request that runs again, until it goes beyond the logged text or differs from it.
+    """Hold back the text of a request that runs again, until it is longer than the logged text or differs from it.
 
-    Readers see no change while the new text equals the logged text. The first block after that replaces everything.
+    Readers see no change while the new text repeats the logged text. The next block then replaces the logged text.
 
     Args:
-        deltas: Blocks of the engine. The first one has `Delta.replaces` if the request runs again.
+        deltas: Blocks of the engine. If the request runs again, `Delta.replaces` is set in the first block.
         logged: The logged text.
     """
     held: Delta | None = None

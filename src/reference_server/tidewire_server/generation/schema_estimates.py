@@ -1,6 +1,7 @@
-"""Upper bounds of the work to compile a JSON Schema: for its references, its merged parts and the text that it requires.
+"""Estimate the work of compiling a JSON Schema: its references, its merged parts and the text that it requires.
 
-Limits on the number of keywords do not bound this work. "The library" is llguidance, which compiles the schema.
+A small schema can cause much work, so limits on the number of keywords are not enough. The estimates are upper bounds. "The
+library" is llguidance, which compiles the schema.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tidewire_server.generation.schema_limits import (
 )
 
 FORMAT_SIZE: Final = 16
-"""Size of a `format`, which the library replaces by a pattern. These patterns have few states."""
+"""Size that is assumed for a `format`. The library replaces each format by a pattern with few states."""
 
 # ---- references ------------------------------------------------------------------------------------------------------
 
@@ -37,7 +38,7 @@ def resolve_references(root: Mapping[str, Any], nodes: Sequence[tuple[Path, Any]
         nodes: All values in the schema with their paths.
 
     Raises:
-        SchemaLimitError: A reference does not refer to a part of the schema, or is relative to an identifier inside it.
+        SchemaLimitError: A reference does not refer to a part of the schema, or could be relative to an inner identifier.
     """
     found: dict[str, Any] = {}
     for path, node in nodes:
@@ -76,11 +77,12 @@ def _target(root: Mapping[str, Any], reference: str, path: Path) -> Any:
 class _Required(NamedTuple):
     length: int = 0
     height: int = 0
-    """Nesting depth of schemas. A schema that contains itself counts once."""
+    """Nesting depth of the schema. A schema that contains itself counts once."""
 
 
 class RequiredText:
-    """Estimates the length of the text that a schema prescribes, such as names. The library tokenizes this text at once.
+    """Estimates the length of the fixed text in all documents of a schema, such as required names. The library tokenizes the
+    whole fixed text at once.
 
     Args:
         targets: The schema for each reference.
@@ -115,7 +117,9 @@ class RequiredText:
         return found
 
     def _inside(self, schema: Mapping[str, Any]) -> Iterator[tuple[Sequence[Any], int, bool]]:
-        """Yield groups of subschemas: the group, how often each is required, and whether only one of them is."""
+        """Yield groups of subschemas. For each group, yield the subschemas, the number of times that each is required, and
+        whether only one of them is required.
+        """
         for name in ("anyOf", "oneOf", "allOf", "prefixItems", "items"):
             if isinstance(inside := schema.get(name), list):
                 yield inside, 1, name in {"anyOf", "oneOf"}
@@ -133,7 +137,7 @@ class RequiredText:
 
 
 def _own_text(schema: Mapping[str, Any]) -> int:
-    """Return the length of the text that a schema requires, without its subschemas."""
+    """Return the length of the text that a schema requires, without the text that its subschemas require."""
     length = pattern_size(schema["pattern"]) if isinstance(schema.get("pattern"), str) else 0
     if "const" in schema:
         length += len(json.dumps(schema["const"]))
@@ -159,7 +163,7 @@ _OWN: Final = frozenset(
         *NUMBERS,
     }
 )
-"""Keywords that the library compiles to one part of a schema. It merges this part with the other parts."""
+"""Keywords that the library compiles together to one part of a schema. It then merges this part with the other parts."""
 
 
 class _Sizes(NamedTuple):
@@ -173,17 +177,17 @@ class _Sizes(NamedTuple):
 
     @property
     def states(self) -> int:
-        """Maximum number of states that the library searches for a text of this length that matches the patterns. Without
-        a pattern, it does not search.
+        """Maximum number of states through which the library searches for a matching text of this length. Without a pattern, it
+        does not search.
         """
         return self.patterns * self.length if self.patterns > 1 else 1
 
 
 class MergedSize:
-    """Estimates how many subschemas there are after the library has merged the parts of a schema.
+    """Estimates the number of subschemas after the library has merged the parts of a schema.
 
-    If a schema has several of `allOf`, `anyOf`, `oneOf`, `$ref`, `enum`, `const` and other keywords, the estimate is the product
-    of the sizes of these parts, with their references resolved.
+    The parts are `allOf`, `anyOf`, `oneOf`, `$ref`, `enum`, `const`, and all other keywords together. If a schema has several
+    parts, the estimate is the product of their sizes, with references resolved.
 
     Args:
         targets: The schema for each reference.
@@ -207,8 +211,8 @@ class MergedSize:
 
         Args:
             schema: The schema.
-            merged: Whether the schema is a part of a schema that is merged with another part. Then the library resolves its
-                references. Otherwise it compiles each referenced schema only once.
+            merged: Whether the library merges this schema with another part. If so, it resolves the references in this schema.
+                Otherwise it compiles each referenced schema only once.
             depth: Number of schemas around this one.
         """
         if not isinstance(schema, dict):
@@ -265,7 +269,7 @@ class MergedSize:
 
 
 def _together(inside: Sequence[_Sizes]) -> _Sizes:
-    """Return the total size of schemas that apply to different values, so that they are not merged."""
+    """Return the total size of schemas that are not merged, because they apply to different values."""
     return _Sizes(
         max(sum(each.subschemas for each in inside), 1),
         max((each.patterns for each in inside), default=1),
@@ -274,7 +278,7 @@ def _together(inside: Sequence[_Sizes]) -> _Sizes:
 
 
 def _inside_sizes(schema: Mapping[str, Any], sizes: Callable[..., _Sizes], *, merged: bool) -> _Sizes:
-    """Return the size of a schema with the schemas of its members and elements."""
+    """Return the size of a schema, including the schemas of its members and elements."""
     inside = [_Sizes()]
     # The library merges a property with the schema of the pattern that matches its name.
     merged = merged or {"properties", "patternProperties"} <= schema.keys()
@@ -297,7 +301,7 @@ def _text_sizes(schema: Mapping[str, Any]) -> _Sizes:
     """Return the sizes of the patterns and lengths of a schema."""
     patterns = pattern_size(schema["pattern"]) if isinstance(schema.get("pattern"), str) else 1
     patterns *= FORMAT_SIZE if "format" in schema else 1
-    # The library intersects each pair of these patterns.
+    # The library intersects each pair of the patterns for names.
     names = schema.get("patternProperties")
     pair = sorted(map(pattern_size, names))[-2:] if isinstance(names, dict) else []
     lengths = [int(schema[name]) for name in ("minLength", "maxLength") if is_number(schema.get(name))]

@@ -1,8 +1,8 @@
 """Limits on the JSON Schema of a request (`SchemaLimits`). `check_schema` enforces them before llguidance compiles the schema.
 
 llguidance recurses over the schema, intersects its parts, and searches the states of its patterns. Some of this work has
-no other limit, continues after the client has left, or could end the process by a stack overflow. The limits keep all of
-it small, and leave room for the schemas that `bench/schemas.py` has measured.
+no other limit, continues after the client has left, or could end the process by a stack overflow. The limits keep this
+work small. They accept the schemas that `bench/schemas.py` measures.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ BOUNDS: Final[Mapping[str, str]] = {
     "minLength": "max_string_length",
     "maxLength": "max_string_length",
 }
-"""Keywords whose value is a number with a maximum, and the limit that is this maximum."""
+"""Keyword with a limited number as its value → name of the limit."""
 
 NUMBERS: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-"""Keywords whose value is a number of any size."""
+"""Keywords whose value is a number of any size. Only its digits are limited."""
 
 
 class SchemaLimitError(InputError):
@@ -91,7 +91,7 @@ class SchemaLimitError(InputError):
 
 
 class LimitCounts:
-    """Compares sizes of a schema with their limits, and keeps the totals of those that apply to the whole schema."""
+    """Compares sizes of a schema with their limits. For limits that apply to the whole schema, it adds up the sizes."""
 
     def __init__(self, limits: SchemaLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
@@ -128,5 +128,5 @@ def values_in(value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a number. A bool is an int in Python."""
+    """Return whether a JSON value is a number. In Python, a bool is an int, but it does not count here."""
     return isinstance(value, int | float) and not isinstance(value, bool)

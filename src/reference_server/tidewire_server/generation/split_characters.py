@@ -1,4 +1,4 @@
-"""Joiner of characters that were split between two pieces of a text (`CharacterJoiner`)."""
+"""Join characters that were split between two successive pieces of a text (`CharacterJoiner`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Final
 
 _HIGH_SURROGATE: Final = re.compile("[\ud800-\udbff]$")
 _SURROGATES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
-"""Surrogates that do not represent bytes. The error handler `surrogateescape` uses U+DC80 to U+DCFF for bytes."""
+"""All surrogates except U+DC80 to U+DCFF, which the error handler `surrogateescape` uses for bytes."""
 
 
 class CharacterJoiner:
-    """Joins characters that were split as bytes (in the form of `surrogateescape`), or as UTF-16 surrogates."""
+    """Joins characters that were split into UTF-16 surrogates, or into bytes in the form of `surrogateescape`."""
 
     def __init__(self) -> None:
         self._pending = ""
@@ -20,7 +20,7 @@ class CharacterJoiner:
 
     @property
     def holds(self) -> bool:
-        """Whether a part of a character waits for the rest."""
+        """Whether an incomplete character is held back."""
         return bool(self._pending or self._decoder.getstate()[0])
 
     def feed(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Stop strings of one generation (`StopStrings`): the text ends before the first of them that is complete."""
+"""Detection of stop strings in the text of one generation (`StopStrings`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StopStrings:
         return text
 
     def fork(self) -> StopStrings:
-        """Return an independent copy, with which another text continues from here."""
+        """Return an independent copy, for a second text that begins with the text so far."""
         copy = StopStrings(self._stops)
         copy._held, copy.stopped = self._held, self.stopped
         return copy

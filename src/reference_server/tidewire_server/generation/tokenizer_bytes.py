@@ -13,8 +13,7 @@ _OTHERS: Final = sorted(set(range(0x100)) - set(_PRINTABLE))
 BYTE_OF: Final[dict[str, int]] = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(0x100 + i): byte for i, byte in enumerate(_OTHERS)
 }
-"""Byte of each character of the byte-level BPE alphabet, in which characters above U+00FF represent the bytes that are not
-printable."""
+"""Character of the byte-level BPE alphabet → byte. Characters above U+00FF represent bytes that are not printable."""
 
 BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -26,14 +25,14 @@ class UnsupportedTokenizerError(Exception):
 def vocabulary_of(
     tokenizer: Mapping[str, Any], ids: Mapping[str, int], size: int, special: Collection[int] = ()
 ) -> Vocabulary:
-    """Read the vocabulary of a tokenizer. The result contains `size` ids. Ids that the tokenizer does not use have empty
-    bytes. Higher ids of the tokenizer are left out, because the model cannot generate them.
+    """Read the vocabulary of a tokenizer. The result contains the ids below `size`. Ids that the tokenizer does not use have
+    empty bytes. Ids from `size` on are left out, because the model cannot generate them.
 
     Args:
         tokenizer: Content of the tokenizer's file `tokenizer.json`.
         ids: Id of each token.
         size: Number of ids.
-        special: Ids of special tokens in addition to those that the file names.
+        special: Ids of special tokens that are not marked as special in the file.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.

@@ -1,4 +1,4 @@
-"""Tokenizer of a model that another server runs (`TokenizerFile`), read from its file without torch."""
+"""Vocabulary and token counts for a model that another server runs (`TokenizerFile`). This module does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TokenizerFile:
     """Vocabulary and token counts of a model.
 
     Args:
-        folder: Folder with `tokenizer.json`, or the file itself. `config.json` next to it has the number of ids.
+        folder: Folder with `tokenizer.json`, or the file itself. `config.json` in the same folder contains the number of ids.
 
     Raises:
         LoadError: The tokenizer cannot be read, or is not supported.
@@ -45,5 +45,5 @@ class TokenizerFile:
             raise LoadError(f"{path}: {error}") from None
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a prompt. It takes time proportional to the text, and does not hold the GIL."""
+        """Return the number of tokens of a prompt. The time is proportional to the length. The GIL is not held."""
         return len(self._tokenizer.encode(text).ids)

@@ -47,7 +47,7 @@ class Vocabulary:
 
     @cached_property
     def hash(self) -> str:
-        """Hash of the vocabulary: the SHA-256 of its tokens and special ids, as 64 hex digits."""
+        """SHA-256 of the vocabulary's tokens and special ids, as 64 hex digits."""
         tokens = [base64.b64encode(token).decode() for token in self._tokens]
         return hashlib.sha256(json.dumps([tokens, sorted(self.special)]).encode()).hexdigest()
 

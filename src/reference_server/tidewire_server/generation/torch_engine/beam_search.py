@@ -1,22 +1,22 @@
-"""Beam search: the most probable hypotheses of one request, which decode side by side (`BeamSearch`).
+"""Beam search (`BeamSearch`), which decodes the most probable hypotheses of one request side by side.
 
 A request with `num_beams=k` occupies k slots of the cache. Each step extends the k live hypotheses by every token of the
-vocabulary, and keeps the k most probable ones. The rules are those of `generate` of transformers with `do_sample=False` and
-`early_stopping=False`, so that the tokens are the same:
+vocabulary, and keeps the k most probable extensions. The following rules select the same tokens as the method `generate` of
+the library transformers with `do_sample=False` and `early_stopping=False`:
 
 1. The candidates of a step are the (1 + number of end tokens) * k most probable continuations, but at least 2k.
 2. A candidate that ends its text leaves the search. It counts only if it is among the first k candidates. Its score is its
    log-probability divided by length ** `length_penalty`, and the k best ended hypotheses are kept.
 3. The first k candidates that do not end are the live hypotheses of the next step.
-4. The search ends if no hypothesis is live, or if k have ended and the score of the best live one is not above theirs.
+4. The search ends if no hypothesis is live, or if k have ended and no live hypothesis has a higher score than these.
 
-The reader sees the best hypothesis of all. If another one becomes the best, the tokens that it does not share are retracted.
+The reader sees the best hypothesis of all. When another hypothesis becomes the best, the tokens that differ are retracted.
 
     logits [k, V] ── topk ──► candidates ── choose ──► Selection ── commit ──► SearchProgress
                    device                 host, pure       │
                                                            └── copies between slots: one index_select per step
 
-A step needs only one copy to the host, like a step without searches. Therefore the log-probabilities that a request asks for
+A step needs only one copy to the host, like a step without searches. To make this possible, the requested log-probabilities
 are computed for all candidates, before the host chooses among them.
 """
 
@@ -43,7 +43,7 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
 
 
 def candidates_per_beam(end_tokens: int) -> int:
-    """Return the number of candidates per beam and step, so that enough remain if some of them end the text."""
+    """Return the number of candidates per beam and step. Enough candidates remain even if some of them end the text."""
     return max(2, 1 + end_tokens)
 
 
@@ -51,17 +51,17 @@ class GrowingText(Protocol):
     """Text of a hypothesis."""
 
     def feed(self, token: int) -> tuple[str, FinishReason | None]:
-        """Add a token, and return the text that it adds, and the reason why the text ends after it, or None."""
+        """Add a token. Return the text that it adds, and the reason why the text ends, or None if it continues."""
         ...
 
     def fork(self) -> Self:
-        """Return an independent copy, with which another text continues from here."""
+        """Return an independent copy, for a second text that begins with the text so far."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Token:
-    """A token of one or more hypotheses. Hypotheses that begin with the same tokens share them."""
+    """A token of one or more hypotheses. Hypotheses that begin with the same tokens share the objects of these tokens."""
 
     before: Token | None
     """The token before this one. None only for the root, which represents the prompt."""
@@ -71,9 +71,9 @@ class Token:
     text: str
     """Text that the token adds."""
     values: Values
-    """The columns that depend on the logits."""
+    """The token's elements of the columns that depend on the logits."""
     branches: int = 0
-    """Number of tokens after this one in the live hypotheses and the best ended one."""
+    """Number of different tokens that follow this token in the live hypotheses and the best ended hypothesis."""
 
 
 class Hypothesis(NamedTuple):
@@ -84,8 +84,8 @@ class Hypothesis(NamedTuple):
     last: Token
     text: GrowingText
     slot: int
-    """Index of the request's slot with the keys and values of all tokens before the last one. It has no meaning for an
-    ended hypothesis."""
+    """Index of the request's slot that contains the keys and values of all tokens except the last. Meaningless for an ended
+    hypothesis."""
     reason: FinishReason | None = None
     """Reason why the hypothesis ended, or None while it is live."""
 
@@ -98,11 +98,11 @@ class Selection(NamedTuple):
     ended: list[Hypothesis]
     """The hypotheses that ended in this step."""
     copies: list[tuple[int, int]]
-    """Pairs of slots: the keys and values of the first are copied to the second. No slot is both a source and a target."""
+    """Pairs of slots. Keys and values are copied from the first slot to the second. No slot is both a source and a target."""
 
 
 class SearchProgress(NamedTuple):
-    """What changed for the reader after a step."""
+    """Change of the text that the reader sees after a step."""
 
     retracted: int
     """Number of tokens at the end of the shown text that the best hypothesis does not contain."""
@@ -179,13 +179,13 @@ class BeamSearch:
                 ended.append(Hypothesis(self._normalized(score, length), last, text, -1, reason))
         live, copies = self._with_slots(live)
         if live and length == 1:
-            # A slot that stays free now may be assigned later, and then only generated tokens are copied to it. Without a
-            # copy of the prompt, its hypothesis would read what an earlier request left in the slot.
+            # Copy the prompt to all slots. When a slot is assigned later, only generated tokens are copied to it, so its
+            # hypothesis would otherwise read keys and values of an earlier request.
             copies = [(0, slot) for slot in range(1, self.beams)]
         return Selection(live, ended, copies)
 
     def commit(self, selection: Selection) -> SearchProgress:
-        """Replace the state of the search, and return what changed for the reader."""
+        """Replace the state of the search, and return the change of the text that the reader sees."""
         before = [*self.live, *self._ended[:1]]
         self.live = selection.live
         ended = sorted([*self._ended, *selection.ended], key=lambda hypothesis: -hypothesis.score)
@@ -202,7 +202,7 @@ class BeamSearch:
         return SearchProgress(retracted, added, self._stable, best.reason if over else None)
 
     def _show(self, last: Token) -> tuple[int, list[Token]]:
-        """Show another hypothesis. Return the number of tokens to retract, and the tokens to add."""
+        """Show the hypothesis with this last token. Return the number of tokens to retract, and the tokens to add."""
         added, token = [], last
         while token.before is not None and (
             token.length >= len(self._shown) or self._shown[token.length] is not token
@@ -217,12 +217,12 @@ class BeamSearch:
     def _count_branches(self, before: list[Hypothesis], after: list[Hypothesis]) -> None:
         """Update `Token.branches` after a step.
 
-        A token is visited at most twice: when it becomes the last one of a hypothesis, and when no hypothesis contains it
-        any more. A long text therefore costs no more per step than a short one.
+        A token is visited at most twice: when it becomes the last token of a hypothesis, and when no hypothesis contains it
+        any more. The cost of a step therefore does not depend on the length of the text.
 
         Args:
-            before: The live hypotheses and the best ended one, before the step.
-            after: The same after the step.
+            before: The live hypotheses and the best ended hypothesis before the step.
+            after: The live hypotheses and the best ended hypothesis after the step.
         """
         kept = {id(hypothesis.last) for hypothesis in before}
         for hypothesis in after:
@@ -248,7 +248,7 @@ class BeamSearch:
         return score / math.pow(length, self._length_penalty)
 
     def _with_slots(self, live: list[Hypothesis]) -> tuple[list[Hypothesis], list[tuple[int, int]]]:
-        """Assign a slot to each live hypothesis. The first one that continues a hypothesis keeps its slot."""
+        """Assign a slot to each live hypothesis. If several continue the same hypothesis, the first keeps its slot."""
         kept = {hypothesis.slot for hypothesis in live}
         free = iter([slot for slot in range(self.beams) if slot not in kept])
         found, copies = [], []
@@ -264,7 +264,7 @@ class BeamSearch:
 
 
 class Searching(Protocol):
-    """The part of a running request that a step of its beam search needs."""
+    """Attributes of a running request that `SearchStep` needs."""
 
     prompt: list[int]
     slots: list[int]
@@ -278,15 +278,15 @@ class Searched(NamedTuple):
     """Result of a step of one beam search, in place of a sampled token."""
 
     progress: SearchProgress | None
-    """What changed for the reader, or None if the logits are invalid (NaN or infinity)."""
+    """Change of the text that the reader sees. None if the logits are invalid (NaN or infinity)."""
     token: int = -1
 
 
 class SearchStep:
-    """One step of all beam searches that run.
+    """One step of all running beam searches.
 
-    The constructor computes the candidates, and `choose` selects the hypotheses. Both can fail, for example because the memory
-    is exhausted, and change nothing, so that the step can be repeated with fewer requests. `commit` then changes the cache and
+    The constructor computes the candidates, and `choose` selects the hypotheses. Both can fail, for example because memory is
+    exhausted. They change nothing, so that the step can be repeated with fewer requests. `commit` then changes the cache and
     the searches.
 
     Args:
@@ -321,7 +321,7 @@ class SearchStep:
             self.tensors += score_columns(torch.cat(parents), torch.cat(tokens), self._scorings)
 
     def choose(self, arrays: Sequence[np.ndarray]) -> None:
-        """Select the hypotheses of the next step from the host's copies of `tensors`, and prepare the copies between slots."""
+        """Select the hypotheses of the next step, and prepare the copies between slots. `arrays` are copies of `tensors`."""
         count = 3 * len(self._requests)
         found, values = iter(arrays[:count]), iter(values_of(arrays[count:], self._scorings))
         sources: list[int] = []
@@ -346,7 +346,7 @@ class SearchStep:
                 # The first step copies the prompt to all slots of the request.
                 starts.append(len(request.prompt) if search.length else 0)
                 ends.append(request.length)
-        # One copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
+        # Use one copy for all searches. Positions outside of a request's own range are equal in both slots, or not in use.
         self._positions = slice(min(starts, default=0), max(ends, default=0))
         self._copied = self._cache.take(sources, self._positions) if sources else None
         self._targets = to_device(targets, self._cache.device, torch.int64)

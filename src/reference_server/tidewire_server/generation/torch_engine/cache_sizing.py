@@ -1,4 +1,7 @@
-"""Size of the key-value cache: the longest context for which a number of slots fits into the memory."""
+"""Allocation of the key-value cache, with the longest context for which all slots fit into the memory limit.
+
+A slot is the part of the cache that one request occupies.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ MIN_CONTEXT = 16
 def allocate_cache(
     checkpoint: Checkpoint, slots: int, *, context: int | None = None, max_bytes: int = 4 << 30
 ) -> KVCache:
-    """Create the cache of an engine. See `context_that_fits` about the arguments.
+    """Create the key-value cache of an engine. The arguments are those of `context_that_fits`.
 
     Raises:
         LoadError: As in `context_that_fits`, or the cache cannot be allocated.
@@ -44,7 +47,7 @@ def context_that_fits(
     Args:
         checkpoint: The loaded model.
         slots: Maximum number of requests that run at the same time.
-        context: Number of positions per slot. None selects the model's context, or less because of `max_bytes`.
+        context: Number of tokens per slot. None selects the model's context, or as many tokens as fit into `max_bytes`.
         max_bytes: Maximum size of the cache, in bytes. It has no effect if `context` is set.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Choice of the slot whose keys and values a new prompt reuses (`reusable_slot`).
+"""Choose the slot of the key-value cache for a new prompt, so that cached keys and values are reused (`reusable_slot`).
 
-A slot is the part of the key-value cache that one request occupies. A caller can measure whether its prompt was processed
-completely, so only requests of the same `Generate.cache_scope` reuse each other's keys and values.
+A slot is the part of the cache that one request occupies. By measuring time, a caller can find out whether its prompt was
+already in the cache. Therefore only requests with the same `Generate.cache_scope` reuse each other's keys and values.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 REUSED_TOKENS = 32
-"""Minimum number of tokens of a shared prefix whose keys and values are reused. A reuse in a high slot makes each step
-compute the rows of the lower slots, so a short prefix is not worth it."""
+"""Minimum length of a shared prefix for which keys and values are reused, in tokens. If a request occupies a high slot, each
+step also computes the rows of all lower slots. For a short prefix, this costs more than the reuse saves."""
 
 
 class KeptText(NamedTuple):
@@ -26,10 +26,10 @@ EMPTY = KeptText([], "")
 
 
 def reusable_slot(free: Mapping[int, KeptText], prompt: list[int], scope: str) -> tuple[int, int]:
-    """Select a free slot for a prompt: the one whose text is of the same scope and shares the longest prefix with the
-    prompt, or else the lowest one.
+    """Select a free slot for a prompt. Among slots with a text of the same scope, select the text that shares the longest
+    prefix with the prompt. If no slot can be reused, select the lowest slot.
 
-    Tokens are compared in slices, not one by one, because the event loop waits for the engine's lock meanwhile.
+    Compare tokens in slices, not one by one, because the event loop waits for the engine's lock during the comparison.
 
     Args:
         free: The last text of each free slot.
@@ -43,7 +43,7 @@ def reusable_slot(free: Mapping[int, KeptText], prompt: list[int], scope: str) -
     for slot, (kept, its_scope) in sorted(free.items()):
         if its_scope != scope:
             continue
-        # Compare only slots that can share more than the best one so far: they also have the next token of the prompt.
+        # Skip a slot unless its text can share more tokens than the best slot so far.
         needed = max(reused + 1, REUSED_TOKENS)
         if kept[needed - 1 : needed] == prompt[needed - 1 : needed]:
             shared = _shared_prefix(kept, prompt)

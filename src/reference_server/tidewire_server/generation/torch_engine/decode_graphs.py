@@ -1,9 +1,9 @@
-"""CUDA graphs of decoding steps (`DecodeGraphs`): one launch instead of hundreds of operators.
+"""CUDA graphs of decoding steps (`DecodeGraphs`), which replace the launches of hundreds of operators by one launch.
 
-The host needs longer to launch the operators of a forward pass one by one than a GPU needs to compute them: twice as long for 8
-billion parameters and one request on an NVIDIA H200. A graph records the operators once. It needs the same shapes and the same
-memory each time, so the number of slots and the number of positions that attention reads are rounded up, and each combination
-has its own graph, captured at its first step. The graphs share their temporary memory, because only one of them runs at a time.
+Without graphs, the host launches the operators of a forward pass one by one. For 8 billion parameters and one request on an
+NVIDIA H200, this takes twice as long as their computation. A graph records the operators once, but always uses the same shapes
+and the same memory. The number of slots and the number of positions that attention reads are therefore rounded up. Each
+combination has its own graph, captured at its first step. The graphs share temporary memory, because only one runs at a time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tidewire_server.generation.torch_engine.models.transformers_model import Mo
 logger = logging.getLogger(__name__)
 
 MIN_LENGTH: Final = 256
-"""Minimum number of positions that a graph reads in each slot, and minimum difference between two such numbers."""
+"""Minimum number of positions that a graph reads in each slot. Larger numbers are multiples of this one."""
 
 _WARM_UP: Final = 2
-"""Number of runs before the capture. Libraries allocate memory at their first run, which a capture does not allow."""
+"""Number of runs before the capture. Libraries allocate memory in their first run, and allocation fails during a capture."""
 
 
 class DecodeGraphs:
@@ -42,9 +42,9 @@ class DecodeGraphs:
         self._cache = cache
         self._tokens = tokens
         self._inputs = torch.zeros((2, cache.slots), dtype=torch.int64, device=cache.device)
-        """Positions of the current tokens of all slots, and their rows in the cache."""
+        """For each slot, the position of its current token, and the row of this token in the cache."""
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        """Graph and logits for each number of slots and of positions."""
+        """(number of slots, number of positions) → graph, and the tensor to which it writes the logits."""
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(cache.device)  # type: ignore[no-untyped-call]
         self._failed = False
@@ -53,11 +53,12 @@ class DecodeGraphs:
         """Compute the logits of the next tokens.
 
         Args:
-            positions: Position of the current token of each of the first slots. None for a slot that does not decode.
+            positions: For each slot, up to the highest that decodes, the position of its current token. None for a slot that
+                does not decode.
 
         Returns:
-            Logits, [slots, V], valid until the next call. The rows of slots that do not decode have no meaning. None if the
-            graph cannot be captured, in this call or in an earlier one.
+            Logits, [slots, V], valid until the next call. The rows of slots that do not decode have no meaning. None if a graph
+            could not be captured in this call or in an earlier call.
         """
         if self._failed:
             return None

@@ -50,7 +50,7 @@ class DeltaQueue:
 
 
 class Recipient(Protocol):
-    """A request whose reader takes its tokens on an event loop."""
+    """A request with a reader that takes its tokens on an event loop."""
 
     loop: asyncio.AbstractEventLoop
     deltas: DeltaQueue

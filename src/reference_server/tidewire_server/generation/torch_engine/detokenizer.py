@@ -14,7 +14,7 @@ from tidewire_server.generation.vocabulary import Vocabulary
 
 
 class TextStream:
-    """Incremental detokenizer for one generation. It returns only complete characters, and no part of a stop string.
+    """Converts the tokens of one generation to text. It returns only complete characters, and no part of a stop string.
 
     Args:
         vocabulary: The bytes of each token.
@@ -42,7 +42,7 @@ class TextStream:
         return self._stops.flush()
 
     def fork(self) -> TextStream:
-        """Return an independent copy, with which another text continues from here."""
+        """Return an independent copy, for a second text that begins with the text so far."""
         copy = TextStream(self._vocabulary)
         copy._decoder.setstate(self._decoder.getstate())
         copy._stops = self._stops.fork()

@@ -1,8 +1,8 @@
-"""Copies between the host and a device: to the device without waiting (`to_device`), and back at once (`HostCopy`).
+"""Asynchronous copies to a device (`to_device`), and one combined copy of several tensors back to the host (`HostCopy`).
 
-A GPU computes while the host prepares more work for it, as long as the host does not wait. The host therefore copies to the
-device from pinned memory without waiting, and waits once in each step, for a single copy of its results into pinned memory.
-A CPU computes in the host's own thread, so none of this applies to it.
+A GPU stays busy only if the host prepares the next work while the GPU computes. The host therefore copies to the device from
+pinned memory, without waiting. In each step, it waits only once, for a single copy of the results into pinned memory. If the
+device is the CPU itself, no copies are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 BLOCKING_DEVICES = frozenset({"cpu", "mps"})
-"""Types of devices without copies to and from pinned memory."""
+"""Types of devices that do not use pinned memory."""
 
 
 def to_device(
@@ -25,7 +25,7 @@ def to_device(
     Args:
         values: Numbers, or a tensor on the CPU.
         device: The device.
-        dtype: Type of the tensor, if the values are not a tensor.
+        dtype: Type of the new tensor. None if `values` is a tensor.
     """
     host = values if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=dtype)
     if device.type in BLOCKING_DEVICES:

@@ -55,12 +55,12 @@ class TorchEngine:
         checkpoint: The loaded model.
         slots: Maximum number of requests that run at the same time.
         max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
-        step_tokens: Maximum number of tokens that one forward pass processes, or `slots` + 1 if that is more.
+        step_tokens: Maximum number of tokens that one forward pass processes. It is raised to at least `slots` + 1.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
         max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.
         context: Maximum number of tokens of the prompt and the generated text together. None selects the model's maximum.
         max_cache_bytes: Maximum size of the key-value cache, in bytes. If a cache for the model's whole context would be
-            larger, the engine uses a shorter context. It has no effect if `context` is set.
+            larger, the engine uses a shorter context. This limit has no effect if `context` is set.
         profile: Folder for trace files of a few steps. None disables profiling.
         schema_limits: Limits on the input member `json_schema`.
         max_mask_share: Limit on the time for the masks of one request with a JSON Schema; see `add_generate`.
@@ -99,7 +99,7 @@ class TorchEngine:
         """Size of the key-value cache, in bytes."""
         self._profiler = None if profile is None else StepProfiler(profile)
         self._wake = threading.Condition()
-        # The lock of `_wake` protects the scheduler and the attributes below.
+        # Hold the lock of the condition `_wake` to use the scheduler and the attributes up to the next comment.
         self._arrivals: deque[RunningRequest] = deque()
         self._max_open = slots + max_waiting
         self._closing = False
@@ -109,8 +109,8 @@ class TorchEngine:
         self._steps = 0
         self._prompt_tokens = 0
         self._generated_tokens = 0
-        # The first request starts the thread, so that an engine that was never used can be garbage-collected without a
-        # call of `close`.
+        # The first request starts the thread. An engine that was never used can therefore be garbage-collected without a call
+        # of `close`.
         self._thread = threading.Thread(target=self._work, name="tidewire-engine", daemon=True)
 
     @classmethod
@@ -131,8 +131,8 @@ class TorchEngine:
             device: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
             dtype: `auto`, `float32`, `bfloat16`, `float16` or `float64`.
             threads: Number of CPU threads for torch. None keeps torch's default.
-            since: Start of the loading time that is logged, as `time.perf_counter()` returns it. None means now.
-            options: Further arguments of `TorchEngine`.
+            since: Value of `time.perf_counter()` from which the logged loading time is measured. None means now.
+            options: Other arguments of `TorchEngine`.
 
         Raises:
             LoadError: The checkpoint is not supported, or it cannot be read, or the engine cannot be created for it.
@@ -294,8 +294,8 @@ class TorchEngine:
     def _run(self, step: StepPlan[RunningRequest]) -> None:
         """Execute a step, and deliver its results.
 
-        If the step fails, for example because the memory is exhausted, its requests are repeated in two smaller steps.
-        Only a request that fails in a step by itself ends with an error.
+        If the step fails, for example because memory is exhausted, it is repeated as two smaller steps. A request ends with an
+        error only if a step that contains no other request fails.
         """
         begun = time.perf_counter()
         try:
@@ -321,7 +321,7 @@ class TorchEngine:
     def _complete(
         self, step: StepPlan[RunningRequest], result: StepResult[RunningRequest], seconds: float
     ) -> None:
-        """Record and deliver the results of a step that took a number of seconds."""
+        """Record and deliver the results of a step. `seconds` is the duration of the step."""
         for job in step.sampled if len(step.requests) > 1 else []:
             if job.grammar is not None:
                 job.grammar.charge(seconds, self._max_mask_share)
@@ -339,12 +339,12 @@ class TorchEngine:
         )
 
     def _finish(self, results: list[tuple[RunningRequest, Delta | EngineError]]) -> None:
-        """Free the slots of the requests that have ended, and deliver all results."""
+        """Release the slots of requests that have ended, and deliver all results."""
         try:
             for job, delta in results:
                 if isinstance(delta, EngineError):
-                    # Clear the slots. Otherwise their next request could read invalid numbers after its end, which a mask
-                    # does not hide, because NaN plus -inf is NaN. If clearing fails, the engine ends.
+                    # Clear the slots, because they may contain NaN. The mask would not hide NaN from the next request, because
+                    # NaN plus -inf is NaN. If clearing fails, the engine ends.
                     for slot in job.slots:
                         self._cache.clear(slot)
         finally:
@@ -356,11 +356,11 @@ class TorchEngine:
 
 
 def _failure_message(error: Exception, step: StepPlan[RunningRequest], slots: int) -> str:
-    """Return the error message for a request that failed in a step by itself. It contains no details of the error.
+    """Return the error message for a request whose step failed. The message must not contain internal details of the error.
 
     Args:
         error: Exception that the step raised.
-        step: The step. It has one request.
+        step: The failed step, which contained only this request.
         slots: Maximum number of requests that run at the same time.
     """
     name = type(error).__name__

@@ -1,4 +1,4 @@
-"""Engine of a server with `--no-functions` (`EngineWithoutWeights`): it checks inputs, and workers generate the text."""
+"""Engine of a server with `--no-functions` (`EngineWithoutWeights`). It only checks inputs; workers generate the text."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 class EngineWithoutWeights:
     """Engine that checks inputs with the configuration and the tokenizer of a model, and does not load its weights.
 
-    Its capabilities are those of a `TorchEngine` with the same arguments on the same device. With `device="auto"`, set the
-    context if the workers have another kind of device.
+    It has the capabilities of a `TorchEngine` with the same arguments on the same device. If `device` is "auto" and the
+    workers have another kind of device, set `context`, because its default depends on the device.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Thread pool that one caller cannot occupy (`CallerThreads`).
+"""Thread pool that is shared fairly, so that one caller cannot occupy all threads (`CallerThreads`).
 
 Tokenizing prompts and compiling JSON Schemas have separate pools, so that neither kind of work can occupy all threads.
 """
@@ -22,7 +22,7 @@ SHARE: Final = 0.5
 """Maximum share of the threads that one caller uses at the same time. If there is only one thread, callers take turns."""
 
 _CREATION: Final = threading.Lock()
-"""Guards `threading.stack_size`, which applies to all threads that the process creates."""
+"""Lock for `threading.stack_size`, which applies to every thread that the process creates."""
 
 
 class CallerThreads:
@@ -42,13 +42,13 @@ class CallerThreads:
         self._max_waiting = max_waiting
         self._stack_bytes = stack_bytes
         self._lock = threading.Lock()
-        # The caller that was served longest ago is the first.
+        # Waiting calls by caller. The caller whose last call started longest ago is the first.
         self._waiting: dict[str, deque[Call]] = {}
         self._running: Counter[str] = Counter()
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in a thread, for the current caller (`CALLER`). If the task is cancelled while the call waits, the
-        function is not called.
+        """Call a function in a thread, on behalf of the current caller (`CALLER`). If the task is cancelled before a thread
+        is free, the function is not called.
 
         Raises:
             EngineFullError: Too many calls of this caller are waiting.
@@ -76,7 +76,7 @@ class CallerThreads:
                 threading.stack_size(default)
 
     def _next(self) -> tuple[str, Call] | None:
-        """Remove the next call from its queue, and count it as running. The lock must be held."""
+        """Remove the next call from its queue, and count it as running. The caller must hold the lock."""
         for caller, calls in self._waiting.items():
             if self._running[caller] < self._most:
                 call = calls.popleft()

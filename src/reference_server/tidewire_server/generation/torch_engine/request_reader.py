@@ -1,7 +1,7 @@
-"""Reading and validation of requests (`RequestReader`): prompts become token ids, JSON Schemas become grammars.
+"""Reading and validation of requests (`RequestReader`): tokenizes prompts, and compiles JSON Schemas to grammars.
 
-Tokenizing a long prompt takes up to seconds, and compiling a schema up to a tenth of a second. Both have separate threads, so
-that neither delays the other. One caller can use half of them.
+Tokenizing a long prompt can take seconds, and compiling a schema a tenth of a second. Both have separate threads, so that
+neither delays the other. One caller can use half of the threads for each.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_WAITING: Final = 1024
 """Maximum number of prompts of one caller that wait for a thread. The limit for schemas is the same."""
 
 COMPILE_STACK_BYTES: Final = 16 << 20
-"""Size of the stack of a thread that compiles. The library recurses over a schema and over its references, with about 8 kB for
-each of at most `max_resolved_depth` levels. The default of some platforms is 512 kB."""
+"""Stack size of a thread that compiles schemas. The library recurses over a schema and its references, and needs about 8 kB for
+each of at most `max_resolved_depth` levels. The default of some platforms is only 512 kB."""
 
 
 class RequestReader:
@@ -52,14 +52,14 @@ class RequestReader:
         # If the tokenizer has no normalizer, each token covers at least one byte. The number of tokens of a prompt is
         # then at most its size in bytes, so most prompts can be accepted without tokenizing them.
         self._byte_per_token = checkpoint.tokenizer.backend_tokenizer.normalizer is None
-        # If the tokenizer has tokens that the model does not have, each prompt is tokenized to find them.
+        # If the tokenizer has tokens that the model lacks, each prompt must be tokenized to find out whether it contains them.
         self._surplus = checkpoint.tokenizer.backend_tokenizer.get_vocab_size() > checkpoint.vocab_size
 
     async def check(self, request: Generate) -> None:
         """Validate the prompt and the schema of a request.
 
-        If the size of the prompt in bytes already shows that the prompt fits into the context, and the model has all tokens
-        of its tokenizer, the prompt is not tokenized.
+        The prompt is not tokenized if its size in bytes already shows that it fits into the context. If the model lacks tokens
+        of its tokenizer, the prompt is always tokenized.
 
         Raises:
             InputError: The prompt or the schema cannot be used.
@@ -70,7 +70,7 @@ class RequestReader:
             await self._tokenizing.run(self.tokenize, request)
 
     async def read(self, request: Generate) -> tuple[list[int], Grammar | None]:
-        """Tokenize the prompt and compile the schema of a request. The exceptions are those of `check`."""
+        """Tokenize the prompt and compile the schema of a request. Raises the same exceptions as `check`."""
         return await self._tokenizing.run(self.tokenize, request), await self._compile(request)
 
     async def _compile(self, request: Generate) -> Grammar | None:
@@ -98,7 +98,7 @@ class RequestReader:
             turns = [message.model_dump() for message in request.messages]
             try:
                 text = str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False))
-            except Exception as error:  # a template may raise any error
+            except Exception as error:  # a template can raise any exception
                 raise InputError(
                     f"the model's chat template cannot render these messages: {error}", member=member
                 ) from error
@@ -121,7 +121,7 @@ class RequestReader:
                 code="input_too_long",
             )
         if max(ids) >= self._checkpoint.vocab_size:
-            # Only a tokenizer with more tokens than the model produces such ids.
+            # A tokenizer with more tokens than the model produced this id.
             raise InputError(
                 f"{member} contains {tokenizer.convert_ids_to_tokens(max(ids))!r}, which is token {max(ids)} of the "
                 f"tokenizer, but the model has only the tokens up to {self._checkpoint.vocab_size - 1}; remove it",
@@ -153,7 +153,7 @@ class RequestReader:
         """Reject a text if its size in bytes already shows that it is too long. Such a text need not be tokenized.
 
         Args:
-            text: The prompt, or the messages as the chat template rendered them. A template may omit parts of the messages.
+            text: The prompt, or the text that the chat template rendered. A template may omit parts of the messages.
             member: Input member that contains the text.
 
         Raises:

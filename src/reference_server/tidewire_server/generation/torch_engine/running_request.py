@@ -51,7 +51,7 @@ class OutputText:
         self._count = 0
 
     def feed(self, token: int) -> tuple[str, FinishReason | None]:
-        """Add a token, and return the text that it adds, and the reason why the generation ends after it, or None."""
+        """Add a token. Return the text that it adds, and the reason why the generation ends, or None if it continues."""
         self._count += 1
         text = self._stream.feed(token)
         finish: FinishReason | None = None
@@ -62,7 +62,7 @@ class OutputText:
         return text if finish is None else text + self._stream.flush(), finish
 
     def feed_again(self, logged: LoggedTokens, model: str) -> FinishReason | None:
-        """Add the tokens of an earlier attempt, so that the same text is held back as before.
+        """Add the tokens of an earlier attempt, so that this object is in the same state as at the end of that attempt.
 
         Returns:
             The reason why the generation had already ended, or None if it had not.
@@ -85,7 +85,7 @@ class OutputText:
         )
 
     def fork(self) -> OutputText:
-        """Return an independent copy, with which another text continues from here."""
+        """Return an independent copy, for a second text that begins with the text so far."""
         fork = copy(self)
         fork._stream = self._stream.fork()
         return fork
@@ -104,7 +104,7 @@ def can_continue(
 
 @dataclass(eq=False, kw_only=True)
 class RunningRequest(RunningSequence):
-    """A request in the engine, with its text and with the queue from which its reader takes the generated tokens."""
+    """A request in the engine, with its text, and with the queue for delivering generated tokens to its reader."""
 
     input: Generate
     columns: list[str]
@@ -117,7 +117,7 @@ class RunningRequest(RunningSequence):
     deltas: DeltaQueue = field(default_factory=DeltaQueue)
 
     def delta(self, result: Sampled | Searched) -> Delta | EngineError:
-        """Build the rows of a step's result. If that fails, return the error that ends the request."""
+        """Build the rows for the result of a step. If this fails, return the error that ends the request."""
         try:
             return self._delta(result) if isinstance(result, Sampled) else self._search_delta(result)
         except Exception as error:
@@ -125,7 +125,7 @@ class RunningRequest(RunningSequence):
             return EngineError(f"the engine failed after a step of this request ({type(error).__name__})")
 
     def prompt_delta(self, values: list[Values] | None) -> Delta | EngineError:
-        """Build the rows of a part of the prompt. The values are None if the logits are invalid."""
+        """Build the rows for a part of the prompt. `values` is None if the logits are invalid."""
         if values is None:
             return EngineError(INVALID_LOGITS)
         rows: list[Sequence[Any]] = [[one[name] for name in self.prompt_columns] for one in values]
@@ -157,7 +157,7 @@ class RunningRequest(RunningSequence):
         Args:
             token: Id of the token.
             text: Text that the token adds.
-            values: The columns that depend on the logits.
+            values: Elements of the columns that depend on the logits.
         """
         names = self.columns
         if len(names) == 1:

@@ -44,7 +44,7 @@ class StepProfiler:
             raise LoadError(
                 f"the folder for profiles {folder} cannot be created: {error.strerror}"
             ) from error
-        # Without a first profile, the profiler logs an error if it starts in another thread than that which imported torch.
+        # Take an empty profile first. Otherwise the profiler logs an error if it starts in a thread that did not import torch.
         with profile(activities=[ProfilerActivity.CPU]):
             pass
         self._folder = folder
@@ -53,7 +53,7 @@ class StepProfiler:
 
     @contextmanager
     def step(self, plan: StepPlan[Any]) -> Iterator[None]:
-        """Execute the body of a `with` statement as the next step, and record it if its number is in a range."""
+        """Execute the body of a `with` statement as the next step. Record this step if its number is in a profiled range."""
         if self._steps in STARTS:
             devices = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
             self._profile = profile(activities=devices)
@@ -78,8 +78,8 @@ class StepProfiler:
         first = max(start for start in STARTS if start < self._steps) + 1
         file = self._folder / f"steps-{first}-{self._steps}-{time.strftime('%Y%m%d-%H%M%S')}.json"
         try:
-            # torch creates a file that all users can read. Let it create the file in a private folder, so that no other
-            # user can open it before its mode is set.
+            # torch creates a file that all users can read. Create it in a private folder, so that no other user can open it
+            # before its mode is set.
             with TemporaryDirectory(dir=self._folder) as private:
                 written = Path(private, file.name)
                 self._profile.export_chrome_trace(str(written))

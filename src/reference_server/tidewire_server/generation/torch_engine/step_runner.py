@@ -25,7 +25,7 @@ from tidewire_server.generation.torch_engine.step_scheduler import Sequence, Ste
 
 @dataclass(eq=False, kw_only=True)
 class RunningSequence(Sequence):
-    """A scheduled request, with its sampling parameters and the log-probabilities that it asks for."""
+    """A scheduled request, with the parameters for sampling and for log-probabilities."""
 
     sampling: Sampling
     scoring: Scoring | None = None
@@ -37,7 +37,7 @@ class RunningSequence(Sequence):
 
     @property
     def decoding_slots(self) -> list[int]:
-        """Slots in which the next step decodes a token, if the prompt was processed completely."""
+        """Slots in which the next step decodes a token. The prompt must have been processed completely."""
         if self.search is None:
             return [self.slot]
         return [self.slots[hypothesis.slot] for hypothesis in self.search.live]
@@ -52,17 +52,18 @@ class StepResult(NamedTuple, Generic[R]):
     sampled: list[Sampled | Searched]
     """Sampled tokens, or the progress of beam searches, in the order of the requests in `StepPlan.sampled`."""
     prompts: list[tuple[R, list[Values] | None]]
-    """Requests with log-probabilities of prompt tokens, and the columns of these tokens, or None if the logits are invalid."""
+    """Each request that asks for log-probabilities of its prompt, with the columns of the tokens that were processed. The
+    columns are None if the logits are invalid."""
 
 
 class Runner:
     """Executes the steps of the engine with one model and one key-value cache.
 
-    The last token of each slot stays on the device, where it is the input of the slot's next step.
+    The last token of each slot stays on the device, because it is the input of the slot's next step.
 
     Args:
         checkpoint: The loaded model.
-        cache: The cache. Its slots are those of the scheduler.
+        cache: The cache. It must have as many slots as the scheduler.
     """
 
     def __init__(self, checkpoint: Checkpoint, cache: KVCache) -> None:
@@ -70,7 +71,7 @@ class Runner:
         self._device = checkpoint.device
         self._cache = cache
         self._last = torch.zeros(cache.slots, dtype=torch.int64, device=checkpoint.device)
-        # Models of transformers may read values on the host, which a CUDA graph cannot contain.
+        # Models of transformers may copy values to the host, which is impossible in a CUDA graph.
         has_graphs = checkpoint.device.type == "cuda" and isinstance(checkpoint.model, LlamaModel)
         self._graphs = DecodeGraphs(checkpoint.model, cache, self._last) if has_graphs else None
 
@@ -79,7 +80,7 @@ class Runner:
         """Execute one step: the forward pass, and the postprocessing of its logits. The host waits for the device once,
         when it reads the copy of all results.
 
-        If this raises an exception, the step can be repeated: it has changed nothing that the repetition reads.
+        After an exception, the step can be repeated, because it has changed nothing that the repetition reads.
         """
         logits = self._forward(step)
         requests = step.sampled
@@ -111,8 +112,8 @@ class Runner:
         scored = [(request, scores.on_host(arrays_of(scores))) for request, scores in prompts]
         if search is not None:
             search.choose(arrays_of(search))
-        # A step that fails is repeated, so it must not have changed `_last`, the penalties, the cache or a search. After the
-        # first of these changes, nothing allocates memory.
+        # A failed step is repeated, so it must not have changed `_last`, the penalties, the cache or a search. Therefore do
+        # not allocate memory after the first of these changes.
         if sampled is not None:
             slots = to_device([request.slot for request in plain], self._device)
             self._last.index_copy_(0, slots, sampled.tokens)
@@ -129,10 +130,11 @@ class Runner:
     def _forward(self, step: StepPlan[R]) -> torch.Tensor:
         """Run the model and return the logits, float32.
 
-        The logits of the requests in `step.sampled` are followed by those of the prompt chunks that are scored.
+        The result begins with the logits of the requests in `step.sampled`. A beam search has one row of logits for each of its
+        hypotheses. The logits of prompt chunks with requested log-probabilities follow.
 
-        A request has the logits of each of its hypotheses. The model's input is a packed row of tokens. It begins with one
-        token for each slot, up to the highest slot that decodes, followed by the prompt chunks.
+        The model's input is a packed row of tokens. It begins with one token for each slot, up to the highest slot that
+        decodes. The prompt chunks follow.
         """
         positions_of = {slot: run.length - 1 for run in step.decode for slot in run.decoding_slots}
         decoding = 1 + max(positions_of, default=-1)

@@ -1,11 +1,12 @@
 """Scheduler for continuous batching (`StepScheduler`), which decides which tokens the next forward pass processes.
 
-The scheduler uses no tensors, no clock and no threads. It plans each step in this order:
+A slot is the part of the key-value cache that one request occupies. The scheduler uses no tensors, no clock and no threads. It
+plans each step in this order:
 
-1. It removes cancelled requests, whose slots become free at once.
-2. While there are free slots, it assigns one to the oldest waiting request (`reusable_slot`). A request with several
-   hypotheses needs one slot for each. If too few are free, it waits, and the requests behind it wait as well, so that they
-   cannot overtake it forever.
+1. It removes cancelled requests. Their slots become free at once.
+2. It assigns free slots to waiting requests, oldest first (`reusable_slot`). A request with several hypotheses needs one slot
+   for each. If too few slots are free for the oldest request, all later requests wait too, so that they cannot overtake it
+   forever.
 3. It decodes one token for each hypothesis of each request whose prompt was processed completely.
 4. It spends the remaining token budget of the step on prompts, oldest first. A prompt that exceeds the budget is processed
    in chunks over several steps, so that a long prompt never blocks the requests that decode.
@@ -21,13 +22,13 @@ from typing import Generic, TypeVar
 from tidewire_server.generation.torch_engine.choose_reusable_slot import EMPTY, KeptText, reusable_slot
 
 SCORED_TOKENS = 256
-"""Maximum number of prompt tokens per step whose logits are kept for log-probabilities. This bounds the memory: for a
-vocabulary of 128,000, the logits of 256 tokens have 131 MB."""
+"""Maximum number of prompt tokens per step whose logits are kept for log-probabilities. The limit bounds memory: with a
+vocabulary of 128,000, the logits of 256 tokens take 131 MB."""
 
 
 @dataclass(eq=False)
 class Sequence:
-    """The part of a request's state that the scheduler needs."""
+    """State of a request that the scheduler reads and updates."""
 
     prompt: list[int]
     scope: str = ""
@@ -37,15 +38,15 @@ class Sequence:
     beams: int = 1
     """Number of slots that the request needs."""
     slots: list[int] = field(default_factory=list)
-    """All slots of the request. `slot` is the first."""
+    """All slots of the request. The first is `slot`."""
     read: int = 0
-    """Number of tokens of the prompt that are processed, and in the key-value cache."""
+    """Number of tokens of the prompt that were processed, so that they are in the key-value cache."""
     generated: int = 0
     """Number of tokens generated so far."""
     last: int = -1
     """The last generated token, which is not in the key-value cache yet."""
     cached: list[int] = field(default_factory=list)
-    """The tokens that are in the key-value cache. With several slots, only those of the prompt."""
+    """The tokens that are in the key-value cache. If the request has several slots, only the prompt's tokens."""
     cancelled: bool = False
     scores_prompt: bool = False
     """Whether the request asks for the log-probabilities of its prompt."""
@@ -78,22 +79,20 @@ class Prefill(Generic[S]):
 
     @property
     def scored(self) -> int:
-        """Number of the chunk's tokens whose logits are needed, to score the tokens that follow them in the prompt."""
+        """Number of the chunk's tokens whose logits are needed. Each scores the token that follows it in the prompt."""
         return self.end - self.start - self.completes if self.sequence.scores_prompt else 0
 
 
 @dataclass(frozen=True)
 class StepPlan(Generic[S]):
-    """Plan of one forward pass: the requests for which the pass decodes one token, and the prompt chunks that it
-    processes.
-    """
+    """Plan of one forward pass: the requests that decode one token, and the prompt chunks to process."""
 
     decode: list[S]
     prefill: list[Prefill[S]]
 
     @property
     def requests(self) -> list[S]:
-        """All requests of the step, first those that decode."""
+        """All requests of the step, beginning with the requests that decode."""
         return [*self.decode, *(part.sequence for part in self.prefill)]
 
     @property
@@ -109,10 +108,10 @@ class StepPlan(Generic[S]):
         return bool(self.decode or self.prefill)
 
     def halves(self) -> list[StepPlan[S]]:
-        """Divide the plan into two, or return an empty list if it has only one request.
+        """Divide the plan into two plans. Return an empty list if it has only one request.
 
-        The requests that decode are separated from the prompts first. All halves of a plan can be executed, even after the
-        plan was executed in part, because each request writes only to its own slot.
+        A plan with decoding requests and prompts is divided into these two kinds. Both halves can be executed even if the plan
+        was already executed in part, because each request writes only to its own slot.
         """
         if len(self.requests) == 1:
             return []
@@ -195,11 +194,11 @@ class StepScheduler(Generic[S]):
             sequence.generated += 1
 
     def _assign(self, sequence: S) -> None:
-        """Start a request in a free slot. Later requests of the same scope reuse the keys and values of a shared prefix of at least
-        `REUSED_TOKENS` tokens.
+        """Start a request in a free slot. If the last text in this slot shares a long prefix with the prompt, its keys and
+        values are reused; see `reusable_slot`.
         """
-        # Always process the last token of the prompt, because its logits are needed. For the log-probabilities of the
-        # prompt, process all tokens.
+        # Do not reuse the last token of the prompt, because its logits are needed. If log-probabilities of the prompt are
+        # requested, reuse no tokens.
         end = 0 if sequence.scores_prompt else len(sequence.prompt) - 1
         slot, sequence.read = reusable_slot(self._free, sequence.prompt[:end], sequence.scope)
         others = sorted(self._free.keys() - {slot})[: sequence.beams - 1]
@@ -209,7 +208,7 @@ class StepScheduler(Generic[S]):
         self._running.append(sequence)
 
     def finish(self, sequence: S, *, failed: bool = False) -> None:
-        """Remove a running request and free its slots. If the request failed, the contents of its slots are not reused."""
+        """Remove a running request and release its slots. If it failed, the contents of its slots are not reused."""
         self._running.remove(sequence)
         self._free |= dict.fromkeys(sequence.slots, EMPTY)
         if not failed:

@@ -47,13 +47,14 @@ def add_upstream(
         model: Name of the model at the engines. None selects the only model that they list.
         kind: `vllm`, `sglang`, `tgi`, `llama.cpp`, `transformers`, `openai` for any other, or `auto` to ask the engines.
         key: Bearer token for the engines.
-        concurrency: Maximum number of requests that one URL processes at the same time. Further jobs wait.
-        timeout: Number of seconds without a byte after which an engine counts as silent.
+        concurrency: Maximum number of requests that one URL processes at the same time. Additional jobs wait.
+        timeout: Number of seconds without a received byte after which a request to an engine fails.
         tokenizer: Folder with the `tokenizer.json` of the model. Log-probabilities need it.
         context: Maximum number of tokens of the prompt and the generated text together. None asks the engines.
         max_top: Maximum value of `top_logprobs`.
-        on_restart: Treatment of generations whose engine or server stops: "continue", "rerun" or "fail". With "auto",
-            they continue. A generation that cannot continue runs again, and text is replaced only from where it differs.
+        on_restart: How the server treats generations when their engine or the server itself stops: "continue", "rerun" or
+            "fail". "auto" means "continue". A generation that cannot continue runs again, and its text is replaced from
+            the first difference on.
         share_prefixes: Whether vLLM may reuse its cache for the prompts of all callers. By default, only the prompts of
             the same principal share it. The caches of other engines cannot be separated.
 
@@ -67,7 +68,7 @@ def add_upstream(
     if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
         raise ValueError("the key of the upstream must consist of visible ASCII characters")
     if not urls or not all(map(_is_base_url, urls)):
-        # Leave the URL out of the message, because it could contain a key.
+        # Do not show the URL in the message, because it could contain a key.
         example = "http://127.0.0.1:8001/v1, without credentials, which TIDEWIRE_UPSTREAM_KEY may have"
         raise ValueError(f"an upstream must be the URL of an engine, such as {example}")
     engine = UpstreamEngine(

@@ -1,6 +1,6 @@
-"""Parser of an engine's answer (`AnswerReader`). It does no I/O, and limits and checks everything that an engine sends.
+"""Parser of an engine's streamed answer (`AnswerReader`). It does no I/O. It limits and validates all data from the engine.
 
-An engine sends one JSON object (*chunk*) per event, and `[DONE]` after the last one. A chunk is not a token: it may have
+An engine sends one JSON object (*chunk*) per event, and `[DONE]` after the last chunk. A chunk is not a token: it may contain
 the text of several tokens, a part of a character, or no text at all.
 """
 
@@ -33,10 +33,10 @@ MAX_EVENT_BYTES: Final = 1 << 20
 """Maximum size of one event of an engine, in bytes."""
 BYTES_PER_TOKEN: Final = 1 << 15
 SPARE_TOKENS: Final = 64
-"""Tokens in addition to `max_tokens` for the size limit of an answer, which is `BYTES_PER_TOKEN` bytes for each token. This
-also limits the numbers of events and characters."""
+"""Number of tokens by which an answer may exceed `max_tokens`. An answer may have `BYTES_PER_TOKEN` bytes for each token, which
+also limits the numbers of its events and characters."""
 MAX_REASON: Final = 300
-"""Maximum length of an engine's error message that the client gets, in characters."""
+"""Maximum number of characters of an engine's error message that are forwarded to the client."""
 FINISH_REASONS: Final[dict[str, FinishReason | None]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), "stop"),
     **dict.fromkeys(("length", "max_tokens"), "length"),
@@ -46,14 +46,14 @@ FINISH_REASONS: Final[dict[str, FinishReason | None]] = {
 NO_PROBABILITY: Final = -9999.0
 """Log-probability that vLLM sends instead of minus infinity."""
 ROUNDING: Final = 1e-3
-"""Rounding error by which a log-probability may exceed 0 or the last alternative."""
+"""Tolerance for rounding errors. A log-probability may exceed 0, or the least probable alternative, by this amount."""
 
 _TOO_LONG: Final = re.compile(
     "context (length|size|window)|context_length|maximum model length|too long|maximum input"
     "|`inputs` (tokens|must have less)",
     re.IGNORECASE,
 )
-"""Parts of the messages with which engines reject a prompt that is too long."""
+"""Matches the error messages with which engines reject a prompt that is too long."""
 _TOKEN_ID: Final = re.compile(r"token_id:([0-9]{1,9})")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -93,7 +93,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Counts(msgspec.Struct):
-    """Token counts in OpenAI's `usage` (the first two), or in `timings` of llama.cpp. Some engines send null for 0."""
+    """Token counts: the first two are OpenAI's `usage`, the others the `timings` of llama.cpp. Some engines send null for 0."""
 
     prompt_tokens: Count | None = 0
     completion_tokens: Count | None = 0
@@ -112,8 +112,8 @@ class _StreamedBody(msgspec.Struct):
 class AnswerReader:
     """Converts one answer to `Delta` blocks: rows with the requested columns, without stop strings.
 
-    `base` has the token counts of the text after which the answer continues. Columns with token ids require the
-    vocabulary. The function `hide` removes the key from a message of the engine.
+    `base` contains the token counts of the text that the answer continues. Columns with token ids require the vocabulary. The
+    function `hide` removes the key from a message of the engine.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class AnswerReader:
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
-        """Whether the model has sent reasoning, and no text after it yet."""
+        """Whether the model has sent reasoning, but no text yet."""
         self._usage: TokenUsage | None = None
         self.done = False
         """Whether the engine has sent `[DONE]`."""
@@ -144,7 +144,7 @@ class AnswerReader:
         """Reason why the answer has ended. Afterwards, only token counts are read."""
 
     def feed(self, data: bytes) -> Delta:
-        """Add bytes of the answer, and return the block that they complete, which may be empty.
+        """Add bytes of the answer. Return all rows that are now complete as one block, which may be empty.
 
         Raises:
             UrlError: The engine reports a failure.
@@ -155,14 +155,14 @@ class AnswerReader:
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
         if self._start is not None:
-            # Remove the byte order mark. The decoder would not recognize it in the text below, and ignore the first event.
+            # Remove the byte order mark. The decoder would not recognize it in the text below, and would ignore the first event.
             self._start += data
             if self._start != BOM_UTF8 and BOM_UTF8.startswith(self._start):
                 return Delta()
             data, self._start = self._start.removeprefix(BOM_UTF8), None
         try:
-            # An engine that splits a character between two events sends bytes that are not UTF-8. The decoder would
-            # replace them, so it gets each byte as one character.
+            # If an engine splits a character between two events, their bytes are not UTF-8, and the decoder would replace
+            # them. Therefore pass each byte to the decoder as one character.
             events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
         except EventTooLargeError:
             raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
@@ -212,7 +212,7 @@ class AnswerReader:
             delta.usage = self._total()
         if self.finish_reason is None and chunk.choices:
             self._add_choice(delta, chunk.choices)
-        # Set no mark while text is held back: the counts include its tokens, so a new attempt would leave the text out.
+        # Set no mark while text is held back. The counts include its tokens, so a new attempt would skip this text.
         if delta.usage is not None and not (self._stops.holds or self._text.holds or self._reasoning.holds):
             delta.mark = delta.usage, 0
         return delta
@@ -245,7 +245,7 @@ class AnswerReader:
         if len(self._columns) == 1:
             delta.rows = [(shown,)] if shown else []
         elif tokens:
-            # The text of a chunk belongs to all of its tokens, and is complete after the last one.
+            # The text of a chunk belongs to all of its tokens. It is complete after the last token, whose row gets the text.
             texts = [""] * (len(tokens) - 1) + [shown]
             delta.rows = [self._row(text, token) for text, token in zip(texts, tokens, strict=True)]
             self._check_rows(spare=self.finish_reason is not None)
@@ -255,7 +255,7 @@ class AnswerReader:
             delta.text_after = shown
 
     def _tokens_of_text(self, tokens: list[_Token], content: str) -> list[_Token]:
-        """Return the tokens of a chunk's text. They are the last ones, after the tokens of the reasoning."""
+        """Return the last tokens of a chunk, which belong to its text. Earlier tokens belong to the reasoning."""
         assert self._vocabulary is not None  # noqa: S101 - columns with token ids require it
         ids = [self._known(_id_of(token)) for token in tokens]
         first = 0
@@ -264,7 +264,7 @@ class AnswerReader:
         return tokens[first:]
 
     def _check_rows(self, *, spare: bool) -> None:
-        """Check that the engine has sent log-probabilities for all tokens that it counts, except for an end-of-text token."""
+        """Check that the engine has sent log-probabilities for all tokens in its token counts. An end-of-text token needs none."""
         missing = (0 if self._usage is None else self._usage.completion_tokens) - self._rows
         if len(self._columns) > 1 and missing > spare and not self._stops.stopped:
             raise EngineError(
@@ -316,7 +316,7 @@ class AnswerReader:
         if len(known) < max(wanted, len(token.top_logprobs)):
             raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
         ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
-        # Some versions of engines send the alternatives of another position.
+        # Detect alternatives that belong to another position, which some versions of engines send.
         least, own = ordered[-1][1], _bounded(token.logprob)
         if own > least + ROUNDING if chosen not in known else abs(own - known[chosen]) > ROUNDING:
             raise EngineError(
@@ -331,10 +331,11 @@ def _bounded(value: float | None) -> float:
 
 def _decoded(event: Event) -> _StreamedBody:
     try:
-        # Use Python's parser, which accepts incomplete characters, as bytes and as surrogates.
+        # Use Python's parser, which accepts incomplete characters in the form of bytes or surrogates.
         body = json.loads(event.data.encode("latin-1").decode("utf-8", "surrogateescape"))
         if isinstance(body, dict) and (event.type == "error" or body.get("object") == "error"):
-            # Some engines send no member `error`, and `[DONE]` follows, so that the text would count as complete.
+            # Some engines report an error without the member `error`, and then send `[DONE]`. Add the member, because the text
+            # would otherwise be treated as complete.
             body = {"error": body.get("error") or body}
         return msgspec.convert(body, _StreamedBody)
     except (ValueError, msgspec.ValidationError, RecursionError) as error:
@@ -359,15 +360,15 @@ def _id_of(token: _Token) -> int:
         return token.id
     found = _TOKEN_ID.fullmatch(token.token)
     if found is None:
-        # Do not look up the id by the text, because two tokens can have the same text.
+        # Do not look up the id of a token by its text, because two tokens can have the same text.
         raise EngineError("the engine sent log-probabilities without token ids")
     return int(found[1])
 
 
 def status_of(error: Any) -> int:
-    """Return the HTTP status for an error in a stream, or 500 if the error says nothing about it."""
+    """Return the HTTP status for an error in a stream, or 500 if the error does not indicate a status."""
     message = reason_of(error)
-    # TGI reports every error in the stream, and in its OpenAI API always with the status 422.
+    # TGI reports every error in the stream. In its OpenAI API, the error always has the status 422.
     if message.startswith("Input validation error"):
         return 422
     if message == "Model is overloaded":
@@ -376,7 +377,7 @@ def status_of(error: Any) -> int:
     code = str(members.get("code"))
     if re.fullmatch("[45][0-9][0-9]", code):
         return int(code)
-    # In OpenAI's API, the code is a name.
+    # In OpenAI's API, the code of an error is a name.
     if code == "rate_limit_exceeded":
         return 429
     return 400 if members.get("type") == "invalid_request_error" else 500

@@ -1,5 +1,5 @@
-"""Parameters that each kind of engine accepts (`ENGINE_KINDS`). The body of a request, the check of an input and the
-documentation use the same table.
+"""Table of the parameters that each kind of engine accepts (`ENGINE_KINDS`). The server uses it to validate inputs and to build
+requests. The documentation is generated from it.
 
 Every sampling parameter is sent, because the defaults differ between engines and checkpoints. A parameter that a kind
 does not have is refused before the job starts.
@@ -17,23 +17,23 @@ from tidewire_server.generation.engine_interface import LOGPROB_MEMBERS, InputEr
 from tidewire_server.generation.generate_input_and_value import Generate
 
 OMIT: Final = object()
-"""Value of a member that is left out of the body."""
+"""Marks a member that is left out of the body."""
 GENERATION_CONFIG: Final = "generation_config"
-"""Member of the body of `transformers serve` that contains further parameters as JSON text."""
+"""Member of the body for `transformers serve` that contains additional parameters as JSON text."""
 TRANSFORMERS_MAX_TOKENS: Final = 1024
-"""Value of `max_tokens` for `transformers serve` if a chat has none. It is the default of that server, which does not
-apply it if the body has a `generation_config`."""
+"""Value of `max_tokens` that is sent to `transformers serve` if a chat has no limit. It is also the default of this engine, but
+the engine does not apply its default if the body has a `generation_config`."""
 
 
 class Sent(NamedTuple):
-    """Name and value with which an input member is sent."""
+    """Name and value with which an input member is sent to the engine."""
 
     name: str
     """Name in the body."""
     neutral: Any = None
-    """Value that disables the member at this engine. None if the input's own value does."""
+    """Value that disables the member at this engine. None if the engine uses the same value as the input."""
     convert: Callable[[Any], Any] = lambda value: value
-    """Function from the input's value to the sent value."""
+    """Function that converts the input's value to the value that is sent."""
     only_messages: bool = False
     """Whether the member is sent only with `messages`."""
 
@@ -43,12 +43,12 @@ def _response_format(schema: Any) -> Any:
 
 
 def _first_stops(stop: str | list[str]) -> list[str]:
-    """Return the stop strings that OpenAI's API accepts. The server itself ends the text at the others."""
+    """Return as many stop strings as OpenAI's API accepts. The server itself ends the text at the other stop strings."""
     return ([stop] if isinstance(stop, str) else stop)[:4]
 
 
 def _same(*names: str) -> dict[str, Sent]:
-    """Return the members that are sent under their own names."""
+    """Return table entries for members that are sent under their own names."""
     return {name: Sent(name) for name in names}
 
 
@@ -111,14 +111,14 @@ class EngineKind:
     always: Mapping[str, Any] = field(default_factory=dict)
     """Members of the body that do not depend on the input."""
     with_ids: Mapping[str, Any] | None = None
-    """Members of the body that make log-probabilities contain token ids. None if the engine does not send ids."""
+    """Members of the body that request token ids with the log-probabilities. None if the engine does not send ids."""
     logprobs_mode: str = "raw"
     """The only `logprobs_mode` that the engine computes."""
     continues: Mapping[str, Any] | None = None
-    """Members of the body with which the engine continues the last message. None if the engine does not report token counts
-    in each chunk, so that a lost request runs again."""
+    """Members of the body that make the engine continue the last message. None if the engine does not report token counts in
+    each chunk. A lost request then runs again."""
     salt: str = ""
-    """Member of the body that separates the prefix caches of callers."""
+    """Name of the body member that separates the prefix caches of different callers. Empty if the engine has no such member."""
     without_limit: Mapping[str, Any] = field(default_factory=dict)
     """`prompt` or `messages` → value that is sent if `max_tokens` is null. If it is missing, the input is refused."""
 
@@ -152,7 +152,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         {
             **_USAGE,
             "timings_per_token": True,
-            # Disable both penalties: llama.cpp also counts the tokens of the prompt, contrary to the specification.
+            # Disable both penalties, because llama.cpp applies them to prompt tokens too, contrary to the specification.
             "presence_penalty": 0,
             "frequency_penalty": 0,
             "repeat_last_n": 1 << 16,  # not -1, which newer versions refuse
@@ -173,7 +173,7 @@ ENGINE_KINDS: Final[Mapping[str, EngineKind]] = {
         without_limit={"messages": TRANSFORMERS_MAX_TOKENS},
     ),
 }
-"""All kinds, by the name that `--upstream-kind` accepts. `openai` has only the members of OpenAI's API."""
+"""Name that `--upstream-kind` accepts → kind. `openai` has only the members of OpenAI's API."""
 
 
 def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: bool) -> frozenset[str]:
@@ -187,7 +187,7 @@ def members_of_kinds(kinds: Iterable[EngineKind], *, vocabulary: bool, chat: boo
 
 
 def check_kind(request: Generate, kind: EngineKind) -> None:
-    """Raise an `InputError` if the engine cannot serve a combination of members that the endpoint's schema allows."""
+    """Raise an `InputError` for a combination of members that the endpoint's schema allows, but the engine does not support."""
     source, schema = "prompt" if request.messages is None else "messages", kind.members.get("json_schema")
     member = reason = ""
     if request.json_schema is not None and schema is not None and schema.only_messages and source == "prompt":
@@ -203,10 +203,11 @@ def check_kind(request: Generate, kind: EngineKind) -> None:
 
 
 def can_continue_text(request: Generate, kind: EngineKind, usage: TokenUsage | None, reasoning: str) -> bool:
-    """Return whether the engine can continue after text that it has generated. Otherwise the request runs again."""
+    """Return whether the engine can continue text that it has generated. If not, the request runs again."""
     if usage is None or kind.continues is None or request.json_schema is not None or reasoning:
         return False
-    # The text is sent as a message of the assistant. After another one, the engine would continue only it, or refuse both.
+    # The text is sent as a message of the assistant. If the conversation itself ends with such a message, the engine would
+    # ignore it or refuse the request.
     return request.messages is None or request.messages[-1].role != "assistant"
 
 
@@ -218,7 +219,7 @@ _DEFAULTS: Final = {
 def request_body(
     request: Generate, kind: EngineKind, model: str, *, text: str = "", generated: int = 0
 ) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request that continues after `text`, which has `generated` tokens."""
+    """Return the path and the body of a request. The engine continues after `text`, which consists of `generated` tokens."""
     body: dict[str, Any] = {"model": model, "stream": True, **kind.always}
     for name, sent in kind.members.items():
         value = getattr(request, name)
@@ -235,7 +236,7 @@ def request_body(
         body[kind.salt] = hashlib.sha256(request.cache_scope.encode()).hexdigest()
     chosen: dict[str, Any] = {}
     if len(request.columns) > 1:
-        # Request at least one alternative, because 0 means no log-probabilities for some engines.
+        # Request at least one alternative, because some engines send no log-probabilities if the number is 0.
         top = max(1, request.top_logprobs)
         chosen = {"logprobs": top} if request.messages is None else {"logprobs": True, "top_logprobs": top}
         chosen |= kind.with_ids or {}

@@ -1,6 +1,6 @@
-"""HTTP requests to an engine (`EngineRequests`): its description, and the streams of its answers. Only this module uses httpx2.
+"""HTTP client for engines (`EngineRequests`), which reads their descriptions and streams. Only this module uses httpx2.
 
-Redirects are not followed, because the key would be sent to another host.
+Redirects are not followed, because the bearer token (*key*) would be sent to another host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidewire_server.generation.upstream.url_pool import UrlError
 from tidewire_server.tracing import trace_headers
 
 ANSWER_TIMEOUT: Final = 10.0
-"""Time limit for a connection to an engine, and for a request that describes it, in seconds."""
+"""Time limit for connecting to an engine, and for reading its description, in seconds."""
 MAX_BODY_BYTES: Final = 1 << 20
 """Maximum size of an answer that is not a stream, in bytes."""
 
@@ -28,11 +28,11 @@ _OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp"}
 
 
 class NotFoundError(EngineError):
-    """The engine answers with 404: it does not have the path, or its model has changed."""
+    """The engine answers with 404, because it does not have the path, or because its model has changed."""
 
 
 class EngineDescription(NamedTuple):
-    """Properties that an engine reports, or None or empty if it does not report them."""
+    """Properties that an engine reports. Those that it does not report are None or empty."""
 
     kind: str
     models: tuple[str, ...]
@@ -42,8 +42,8 @@ class EngineDescription(NamedTuple):
 
 
 class EngineRequests:
-    """HTTP client for the engines of one upstream. It belongs to the event loop that runs when it is created. After `timeout`
-    seconds without a byte, an engine counts as silent.
+    """HTTP client for the engines of one upstream. Create and use it on the same event loop. A request fails after `timeout`
+    seconds without a received byte.
     """
 
     def __init__(self, key: str | None, timeout: float) -> None:
@@ -51,10 +51,10 @@ class EngineRequests:
         bearer = {} if key is None else {"authorization": f"Bearer {key}"}
         self._http = httpx2.AsyncClient(
             headers={"accept-encoding": "identity", **bearer},
-            # Ignore the environment, which could have credentials for other hosts, or a proxy that would see the key.
+            # Ignore environment variables, which could contain credentials for other hosts, or a proxy that would see the key.
             trust_env=False,
             verify=ssl.create_default_context(),
-            # Keep no idle connections. If an engine closed one just as a request is sent, the request would count as lost.
+            # Keep no idle connections. If an engine closed one just as a request is sent, the request would be lost.
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
@@ -63,8 +63,8 @@ class EngineRequests:
         await self._http.aclose()
 
     async def describe(self, url: str, kind: str | None, model: str | None = None) -> EngineDescription:
-        """Ask an engine for its models, the context of one of them, and its kind unless it is known. Raise a `UrlError` if the
-        engine does not answer, is loading its model, rejects the key, or has no list of models.
+        """Ask an engine for its models, the context length of one model, and its kind unless it is known. Raise a `UrlError` if
+        the engine does not answer, is loading its model, rejects the key, or does not list its models.
         """
         root = url.removesuffix("/v1")
         answer, models = await self._get(f"{url}/models")
@@ -75,7 +75,7 @@ class EngineRequests:
         first = entries[0] if entries else {}
         asks, kind = kind is None, kind or _OWNERS.get(str(first.get("owned_by")), "openai")
         chosen = next((each for each in entries if model in (None, each.get("id"))), {})
-        # An adapter (LoRA) of vLLM has the context of its base model.
+        # In vLLM, an adapter (LoRA) has the context length of its base model.
         base = next((each for each in entries if each.get("id") == chosen.get("parent")), {})
         meta = chosen.get("meta")
         contexts = [
@@ -105,7 +105,7 @@ class EngineRequests:
         return EngineDescription(kind, names, context, chat)
 
     async def _get(self, url: str) -> tuple[httpx2.Response, dict[str, Any]]:
-        """Send a GET request. Return the response and its JSON object, or an empty one if the body is not an object."""
+        """Send a GET request. Return the response and its JSON object. If the body is not an object, this is an empty dict."""
         async with self._answer("GET", url, ANSWER_TIMEOUT, timeout=ANSWER_TIMEOUT) as response:
             content = await _json_of(response)
             return response, content if isinstance(content, dict) else {}
@@ -141,20 +141,20 @@ class EngineRequests:
     ) -> AsyncIterator[httpx2.Response]:
         """Send a request whose answer must begin within `within` seconds. Exceptions of httpx2 become `UrlError`."""
         try:
-            # httpx2 limits only each read, and an engine may send informational responses (1xx) without end.
+            # Limit the whole wait. httpx2 limits only each read, and an engine may send informational responses (1xx) forever.
             async with (
                 asyncio.timeout(within) as limit,
                 self._http.stream(method, url, **options) as response,
             ):
                 limit.reschedule(None)
                 if response.headers.get("content-encoding", "identity") != "identity":
-                    # Refuse compression, because a small answer could fill the memory when it is decompressed.
+                    # Refuse compressed answers, because a small answer could fill the memory when it is decompressed.
                     if method == "GET":
                         raise UrlError("compresses its answers, which this server does not accept")
                     raise EngineError("the engine compressed its answer, which this server does not accept")
                 yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            # Remove the host, with which the message about a certificate ends. Callers read this error.
+            # Remove the host from the end of a message about a certificate, because clients see this error.
             reason = str(error).partition(", certificate is not valid for")[0] or type(error).__name__
             raise UrlError(f"cannot be reached ({reason})") from None
         except (TimeoutError, httpx2.TimeoutException):
@@ -181,7 +181,7 @@ class EngineRequests:
 
 
 def _check_status(response: httpx2.Response) -> None:
-    """Raise an error if the status concerns the engine, and not the request."""
+    """Raise an error if the status indicates a problem of the engine rather than of the request."""
     status = response.status_code
     if status in {401, 403}:
         advice = "set TIDEWIRE_UPSTREAM_KEY or upstream_key_file"
@@ -195,7 +195,7 @@ def _check_status(response: httpx2.Response) -> None:
 
 
 async def _json_of(response: httpx2.Response) -> Any:
-    """Read a body in limited time. Return its JSON, or its text if it is not JSON, or None if it is too large."""
+    """Read a body in limited time. Return its JSON value. If it is not JSON, return its text; if it is too large, None."""
     data = bytearray()
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):

@@ -1,7 +1,7 @@
-"""Engine that forwards requests to other engines with OpenAI's API (`UpstreamEngine`).
+"""Engine that forwards requests to other servers with OpenAI's API, called engines here (`UpstreamEngine`).
 
-Each call of `generate` is one attempt. If the engine is busy or lost, the item returns to the queue of the endpoint. If an
-answer has broken off, the next attempt depends on `on_restart`:
+Each call of `generate` is one attempt. If the engine is busy or lost, the item returns to the queue of the endpoint. If the
+answer broke off, `on_restart` determines the next attempt:
 
   `on_restart` | the engine can continue | next attempt
   -------------+-------------------------+-------------------------------------------------------------------------
@@ -49,11 +49,11 @@ from tidewire_server.generation.upstream.url_pool import UrlError, UrlPool
 _log = logging.getLogger(__name__)
 
 MAX_LOST: Final = 3
-"""Number of attempts after which a request whose answers broke off fails with `worker_lost`."""
+"""Number of attempts with an answer that broke off, after which a request fails with `worker_lost`."""
 MAX_TOKENS: Final = 1 << 20
-"""Maximum of `max_tokens` if the context of the engine is not known."""
+"""Maximum of `max_tokens` if the context length of the engine's model is not known."""
 USAGE_SECONDS: Final = 2.0
-"""Time to wait for the token counts after the finish reason or a stop string, in seconds."""
+"""Number of seconds to wait for the token counts after the finish reason or a stop string."""
 
 CONTINUED = "the engine was lost while it generated; it continued after the text so far, and tokens at the seam may differ"
 RAN_AGAIN = "the engine was lost while it generated; the request ran again from the start"
@@ -74,7 +74,7 @@ class UpstreamEngine:
     max_top: int
     on_loss: Literal["rerun", "fail", "continue"]
     learned: Callable[[], None] = lambda: None
-    """Function that is called when the capabilities are known."""
+    """Function that is called when the capabilities become known."""
     limit_calls: Callable[[int], None] = lambda _: None
     """Function that is called when the number of requests that all engines can process together changes."""
     caps: EngineCapabilities = field(init=False)
@@ -104,7 +104,7 @@ class UpstreamEngine:
         )
 
     async def start(self) -> None:
-        """Begin to ask the engines for their descriptions, without waiting for the answers."""
+        """Start to ask the engines for their descriptions. This method does not wait for the answers."""
         requests = EngineRequests(self.key, self.timeout)
 
         async def probe(url: str) -> None:
@@ -113,7 +113,7 @@ class UpstreamEngine:
         self._open = UrlPool(self.urls, self.concurrency, probe, self.limit_calls), requests
 
     def unavailable(self) -> str | None:
-        """Return why no engine can be used yet, or None."""
+        """Return the reason why no engine can be used yet, or None if one can be used."""
         reason = None if self._open is None else self._open[0].unavailable
         return reason and f"the upstream cannot be used yet: {reason}"
 
@@ -136,13 +136,13 @@ class UpstreamEngine:
             self.learned()
 
     async def close(self) -> None:
-        """Close all connections. Requests that run end with an error."""
+        """Close all connections. Running requests end with an error."""
         opened, self._open = self._open, None
         for each in opened or ():
             await each.close()
 
     async def check(self, request: Generate) -> None:
-        """Validate a request; see `Engine.check`. An engine must have answered, because its kind decides what is valid."""
+        """Validate a request; see `Engine.check`. An engine must have answered before, because validity depends on its kind."""
         kind, _, _ = self._opened()
         check_members(request, self.caps)
         engine_kinds.check_kind(request, kind)
@@ -163,11 +163,11 @@ class UpstreamEngine:
         return ENGINE_KINDS[self._known.kind], *self._open
 
     def continues(self, request: Generate, logged: LoggedTokens) -> bool:
-        """Return True: if the engine cannot continue, the request runs again, and only text that differs is replaced."""
+        """Return True. If an engine cannot continue, `generate` runs the request again, and only text that differs is replaced."""
         return True
 
     async def generate(self, request: Generate, logged: LoggedTokens | None = None) -> AsyncGenerator[Delta]:
-        """Generate text; see `Engine.generate`. The first block is empty: it reports that an engine has accepted the request."""
+        """Generate text; see `Engine.generate`. The first block is empty, and is yielded when an engine accepts the request."""
         kind, pool, requests = self._opened()
         try:
             with pool.request() as url:
@@ -177,7 +177,8 @@ class UpstreamEngine:
                         async for block in blocks:
                             yield block
                 except NotFoundError:
-                    # Check the model. An engine that was restarted with another one refuses at once, and would fail most jobs.
+                    # Check the engine's model. After a restart with another model, the engine refuses each request quickly. It
+                    # would then get, and fail, most jobs.
                     self._learn(await requests.describe(url, self.kind, self.model))
                     raise
         except UrlError as error:
@@ -187,7 +188,7 @@ class UpstreamEngine:
             raise EngineBusyError(f"the engine {error}") from None
 
     def _has_text_of_tokens(self, logged: LoggedTokens) -> bool:
-        """Return whether the logged text is the whole text of the logged tokens, without a part that was held back."""
+        """Return whether the logged text is the whole text of the logged tokens, so that no part was held back."""
         if self.caps.vocabulary is None or not logged.token_ids:
             return logged.counted == len(logged.text)
         text = self.caps.vocabulary.text_of_all(logged.token_ids)
@@ -197,11 +198,11 @@ class UpstreamEngine:
     async def _attempt(
         self, requests: EngineRequests, url: str, kind: EngineKind, request: Generate, logged: LoggedTokens
     ) -> AsyncGenerator[Delta]:
-        """Send the request once, after the text of earlier attempts, and yield the blocks that the endpoint writes."""
+        """Send the request once, to continue the text of earlier attempts. Yield the blocks that the endpoint writes."""
         text, base, seam = logged.text, None, 0
         if text or logged.reasoning:
             continues = engine_kinds.can_continue_text(request, kind, logged.usage, logged.reasoning)
-            # With several columns, continue only at the end: a place in the text is not a place in the other columns.
+            # With several columns, continue only at the end of the text. The position of a mark in the other columns is unknown.
             at_end = len(request.columns) == 1 or self._has_text_of_tokens(logged)
             if self.on_loss == "continue" and continues and at_end:
                 base, seam = logged.usage, logged.counted
@@ -224,7 +225,7 @@ class UpstreamEngine:
                     yield reader.feed(data)
                     if reader.done or reader.finish_reason is not None:
                         break
-                # Ignore a failure after the finish reason, which loses at most the token counts.
+                # Ignore a failure after the finish reason, because it loses at most the token counts.
                 with suppress(TimeoutError, EngineError):
                     async with asyncio.timeout(USAGE_SECONDS):
                         while not reader.done and (data := await anext(stream, b"")):
@@ -232,8 +233,8 @@ class UpstreamEngine:
         except InputError:
             if base is None:
                 raise
-            # The engine refuses to continue, for example because the text has more tokens than before. Run the request again:
-            # without `usage`, the text is not continued.
+            # The engine refuses to continue, for example because the text now has more tokens. Run the request again. Without
+            # `usage`, `_attempt` does not continue the text.
             again = self._attempt(requests, url, kind, request, replace(logged, usage=None))
             async with aclosing(again):
                 async for block in again:

@@ -1,15 +1,15 @@
-"""Choice of an engine's URL for each request (`UrlPool`): the usable URL with the fewest requests. After a failure, a URL gets
-no requests until it has answered a question (`probe`).
+"""Choose an engine's URL for each request: the usable URL with the fewest requests (`UrlPool`). After a failure, a URL gets no
+requests until it has answered a `probe`, a request for the engine's description.
 
   event    | meaning                                                 | effect on the URL
   ---------+---------------------------------------------------------+---------------------------------------------------
-  answered | it has answered a question                              | takes requests
+  answered | it has answered a probe                                 | takes requests
   busy     | 429 or 503                                              | takes none for `Retry-After`
   failed   | refused, silent, another 5xx, a redirect, a lost answer | takes none until it has answered
   rejected | the key is wrong, or the model or kind is another one   | the same; new jobs get 503 if no URL is usable
 
-A 500 may be due to the request. If the only URL that takes requests answers with 500, it is therefore asked at once, so that
-the other requests do not wait. An error that the request itself has caused says nothing about the URL, so it has no row.
+A status of 500 may be caused by the request alone. If the last usable URL answers with 500, it is therefore probed at once, so
+that the other requests need not wait. Errors that are certainly caused by the request do not affect the URL.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ Event = Literal["busy", "failed", "rejected"]
 Probe = Callable[[str], Awaitable[None]]
 
 PAUSES: Final[dict[Event, float]] = {"busy": 1.0, "failed": 1.0, "rejected": 30.0}
-"""Seconds until a URL is asked again. `Retry-After` takes precedence."""
+"""Seconds until a URL is probed again. `Retry-After` takes precedence."""
 MIN_PAUSE: Final = 0.1
 MAX_PAUSE: Final = 30.0
 """Minimum and maximum number of seconds for which `Retry-After` is honored."""
 
 
 class UrlError(EngineError):
-    """A URL does not process a request. `wait` is the time from `Retry-After`, in seconds. `began` is true if the engine may have
-    processed a part of the request. `of_request` is true if the request itself may be the reason.
+    """The server at a URL did not process a request. `wait` is the time in `Retry-After`, in seconds. `began` is true if the
+    engine may have processed a part of the request. `of_request` is true if the request itself may have caused the error.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class UrlState:
 
     url: str
     usable: bool = False
-    """Whether the URL has answered, without the event `rejected` since."""
+    """Whether the URL has answered a probe, and was not `rejected` afterwards."""
     trouble: str = "has not answered yet"
-    """Why the URL takes no requests, or empty."""
+    """Reason why the URL takes no requests. Empty if it takes requests."""
     until: float = 0.0
     """Time before which no request is sent."""
     running: int = 0
@@ -70,7 +70,7 @@ class UrlState:
     def apply(self, error: UrlError, now: float) -> bool:
         """Update the state after an error, and return whether the log should warn the operator."""
         pause = PAUSES[error.event] if error.wait is None else min(MAX_PAUSE, max(MIN_PAUSE, error.wait))
-        # The answer to another request may have asked for a longer wait.
+        # Keep the longest wait, because the answer to another request may have asked for a longer one.
         self.until = max(self.until, now + pause)
         if error.event == "busy" and not self.trouble:
             return False
@@ -79,16 +79,16 @@ class UrlState:
         return self.trouble != before
 
     def calls(self, now: float, limit: int) -> int:
-        """Return how many requests may run at the URL."""
+        """Return the maximum number of requests that may run at the URL now."""
         return self.running if self.trouble or self.until > now else limit
 
 
 class UrlPool:
-    """Chooses a URL for each request. Each URL processes up to `limit` requests at the same time. All methods must be called
-    on the event loop that runs when the pool is created.
+    """Chooses a URL for each request. Each URL processes up to `limit` requests at the same time. Create the pool and call its
+    methods on the same event loop.
 
-    `probe` sends a question to a URL, and raises `UrlError` if the URL takes no requests. `limit_calls` gets the number of
-    requests that all URLs together can process, when it changes.
+    `probe` sends a probe to a URL, and raises `UrlError` if the URL takes no requests. `limit_calls` is called when the number
+    of requests that all URLs together can process changes.
     """
 
     def __init__(
@@ -103,15 +103,15 @@ class UrlPool:
 
     @property
     def unavailable(self) -> str | None:
-        """Reason why no URL can be used yet, or None if one can. Clients see it, so it does not contain the URLs."""
+        """Reason why no URL can be used yet, or None if a URL can be used. Clients see the reason, so it contains no URLs."""
         if any(each.usable for each in self._states):
             return None
         return "; ".join(f"engine {number} {each.trouble}" for number, each in enumerate(self._states, 1))
 
     @contextmanager
     def request(self) -> Iterator[str]:
-        """Choose a URL for a request that runs in the `with` block, or raise an `EngineBusyError`. If the block raises a
-        `UrlError`, the URL gets no requests for a while.
+        """Choose a URL for a request that runs in the `with` block. Raise an `EngineBusyError` if no URL is free. If the block
+        raises a `UrlError`, the URL gets no requests for a while.
         """
         now = self._loop.time()
         free = [each for each in self._states if each.running < each.calls(now, self._limit)]
@@ -152,9 +152,9 @@ class UrlPool:
             self._tasks[url] = self._loop.create_task(self._watch(url))
 
     async def _watch(self, url: UrlState) -> None:
-        """Wait until a URL takes requests again. Ask it until it answers, unless it is only busy."""
+        """Wait until a URL takes requests again. Probe it until it answers. If it is only busy, no probe is needed."""
         while url.trouble or url.until > self._loop.time():
-            # A timer may fire a moment early.
+            # Wait one more millisecond, because a timer may fire slightly early.
             await asyncio.sleep(max(0.0, url.until - self._loop.time()) + 0.001)
             if not url.trouble:
                 continue
@@ -162,7 +162,7 @@ class UrlPool:
                 await self._probe(url.url)
             except UrlError as error:
                 self._leave_out(url, error)
-            except Exception:  # noqa: BLE001 - what an engine sends must not end this task
+            except Exception:  # noqa: BLE001 - invalid data from an engine must not end this task
                 _log.exception("upstream %s: the description of the engine cannot be read", url.url)
                 self._leave_out(url, UrlError("sends a description that cannot be read"))
             else:

@@ -1,8 +1,8 @@
 """Attention over a key-value cache with dense slots.
 
-A forward pass processes one packed row of T tokens. The row begins with one token for each slot, up to the highest slot
-that decodes, so that the token at index i belongs to slot i. The prompt chunks follow after these tokens. In each layer,
-the model calls `attend` of the attention context that it received from the engine.
+A slot is the part of the cache that one request occupies. A forward pass processes one packed row of T tokens. The row begins
+with one token for each slot, up to the highest slot that decodes, so that the token at index i belongs to slot i. The prompt
+chunks follow these tokens. In each layer, the model calls `attend` of the attention context that the engine has passed.
 
 H is the number of query heads, Hkv the number of key-value heads, G = H / Hkv, and D the size of a head.
 """
@@ -27,7 +27,7 @@ class AttentionKind(NamedTuple):
     window: int | None = None
     """Number of positions that a token attends to, including its own. None means all positions up to its own."""
     softcap: float | None = None
-    """Bound c of the scaled dot products x, which become c * tanh(x / c). None means no bound."""
+    """Soft cap c. Each scaled dot product x is replaced by c * tanh(x / c). None means no cap."""
 
 
 class AttentionContext(Protocol):
@@ -52,11 +52,10 @@ class AttentionContext(Protocol):
 
 @dataclass
 class Probe:
-    """Attention context that computes nothing. It records what the key-value cache must know about each layer.
+    """Attention context that computes nothing. It records the properties of each layer on which the key-value cache depends.
 
-    Both dicts have the index of a layer as key. The values of `heads` are (Hkv, D), the number of key-value heads and their
-    size. The values of `windows` are the length of the sliding window, or None if the layer has none. `calls` has the index
-    of the layer of each call.
+    `heads` maps the index of a layer to (Hkv, D), the number and the size of its key-value heads. `windows` maps the index of a
+    layer to the length of its sliding window, or to None if the layer has no window. `calls` lists the layer of each call.
     """
 
     calls: list[int] = field(default_factory=list)
@@ -88,7 +87,7 @@ class PrefillChunk:
 class Step:
     """Attention context of a forward pass over decoding slots and prompt chunks.
 
-    The constructor computes everything that is equal in all layers: the rows to write, the masks and the views of the cache.
+    The constructor computes everything that all layers share: the rows to write, the masks and the views of the cache.
 
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
@@ -100,8 +99,8 @@ class Step:
         self, cache: KVCache, decode_positions: list[int | None], chunks: list[PrefillChunk]
     ) -> None:
         self._cache = cache
-        # A slot that does not decode may contain the first chunks of a prompt, which must not be overwritten. A step
-        # computes keys and values for these slots as well, and writes them to a scratch position that is never read.
+        # A step also computes keys and values for slots that do not decode. Write these to a scratch position that is never
+        # read, because such a slot may contain the first chunks of a prompt.
         rows = [
             cache.row(slot, cache.scratch if position is None else position)
             for slot, position in enumerate(decode_positions)
@@ -132,8 +131,8 @@ class StaticDecode:
     Args:
         cache: Keys and values of all slots. The forward pass adds the keys and values of its tokens.
         rows: Row of the cache for each slot's current token, [B], int64; see `KVCache.row`. For a slot that does not
-            decode, the row of the scratch position.
-        ends: Position of the current token of each slot, [B], int64. Any position for a slot that does not decode.
+            decode, this is the row of the scratch position.
+        ends: Position of the current token of each slot, [B], int64. For a slot that does not decode, any position.
         length: Number of positions to read in each slot, greater than all positions.
     """
 
@@ -150,10 +149,9 @@ class StaticDecode:
 
 
 def _decode_of_texts(cache: KVCache, positions: list[int | None]) -> _Decode:
-    """Return the attention for one token of each slot. In each slot, it reads as many positions as the longest text has.
+    """Return the attention for one token of each slot. In every slot, it reads as many positions as the longest text has.
 
-    This includes slots that do not decode, whose output is not used. Therefore no mask is necessary if all texts are
-    equally long.
+    The output of slots that do not decode is not used. If all texts are equally long, no mask is necessary.
     """
     running = [position for position in positions if position is not None]
     longest = max(running)
@@ -171,7 +169,7 @@ class _Decode:
         cache: Keys and values of all slots.
         ends: Position of the token of each of the first slots, [B].
         length: Number of positions to read in each slot.
-        lowest: A lower bound of the positions.
+        lowest: Lower bound of `ends`.
     """
 
     def __init__(self, cache: KVCache, ends: torch.Tensor, length: int, *, lowest: int) -> None:
@@ -216,10 +214,10 @@ class _Chunk:
 
 
 class _Masks:
-    """Attention masks of one group of requests in a step, one mask for each window length in the model's layers.
+    """Attention masks of one group of requests in a step. There is one mask for each window length of the model's layers.
 
-    A mask is added to the dot products: it is -inf at hidden positions and 0 elsewhere. It has no booleans, because
-    `scaled_dot_product_attention` would convert them in each layer.
+    A mask is added to the dot products. It is -inf at hidden positions and 0 elsewhere. Masks of booleans would be slower,
+    because `scaled_dot_product_attention` converts them in each layer.
 
     Args:
         ends: Position of each query, in a shape that broadcasts with the keys on the last axis.
@@ -236,15 +234,15 @@ class _Masks:
         self._by_window: dict[int | None, torch.Tensor] = {}
 
     def cuts(self, kind: AttentionKind) -> bool:
-        """Return whether the window can hide positions before a query."""
+        """Return whether the window hides some of the positions before a query."""
         return kind.window is not None and kind.window < len(self._positions)
 
     def first(self, kind: AttentionKind) -> int:
-        """Return the first position that is in the window of a query. Earlier positions are not read."""
+        """Return the first position that is in the window of any query. Earlier positions are not read."""
         return 0 if kind.window is None else max(0, self._lowest - kind.window + 1)
 
     def of(self, kind: AttentionKind) -> torch.Tensor:
-        """Return the mask of a kind of attention, for the positions from `first` on."""
+        """Return the mask for a kind of attention. It covers the positions from `first` on."""
         window = kind.window if self.cuts(kind) else None
         if window not in self._by_window:
             positions = self._positions[self.first(kind) :]

@@ -12,8 +12,8 @@ from tidewire_server.generation.torch_engine.device_execution import to_device
 class KVCache:
     """Cache of the attention keys and values of all running requests. Each request occupies one slot while it runs.
 
-    The cache is one tensor with the shape [layer, slot, position, 2 * Hkv, D], where the heads of the keys precede those of
-    the values. All values of one token in one layer are adjacent, so that they are written at once.
+    The cache is one tensor with the shape [layer, slot, position, 2 * Hkv, D]. The heads of the keys precede the heads of the
+    values. The keys and values of one token in one layer are adjacent, so that they are written at once.
 
     Args:
         layers: Number of attention layers.
@@ -56,7 +56,7 @@ class KVCache:
         return 2 * layers * heads * size * dtype.itemsize
 
     def row(self, slot: int, position: int) -> int:
-        """Return the index of a position of a slot, for `write`."""
+        """Return the index with which `write` addresses a position in a slot."""
         return slot * self._positions + position
 
     def write(self, layer: int, rows: torch.Tensor, key_value: torch.Tensor) -> None:
@@ -70,17 +70,17 @@ class KVCache:
         self._rows[layer].index_copy_(0, rows, key_value)
 
     def take(self, slots: Sequence[int], positions: slice) -> torch.Tensor:
-        """Return a copy of the keys and values of some slots, for `put`."""
+        """Copy the keys and values of some slots. The method `put` accepts the result."""
         return self._all[:, :, positions].index_select(1, to_device(slots, self.device))
 
     def put(self, slots: torch.Tensor, positions: slice, key_value: torch.Tensor) -> None:
-        """Overwrite the keys and values of some slots with those that `take` returned for the same positions. This
-        allocates no memory.
+        """Overwrite the keys and values of some slots with a result of `take` for the same positions. This method allocates no
+        memory.
 
         Args:
             slots: The slots, [B], int64, on the device.
             positions: The positions.
-            key_value: The keys and values.
+            key_value: Result of `take`.
         """
         self._all[:, :, positions].index_copy_(1, slots, key_value)
 

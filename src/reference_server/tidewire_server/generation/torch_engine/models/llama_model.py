@@ -3,8 +3,8 @@
 The engine uses this class instead of the implementation in transformers if the checkpoint is a Llama or Mistral model
 without biases.
 
-Time budget of a decoding step, in µs, on one thread with AVX-512. The first three columns are the default model with 1, 8
-and 64 requests, the last is a model of 100 million parameters with 1 request. `python bench/engine_cpu.py` measures it.
+Time of each part of a decoding step, in µs, on one thread with AVX-512. The first three columns are for the default model with
+1, 8 and 64 requests. The last is for a model of 100 million parameters with 1 request. `bench/engine_cpu.py` measures the times.
 
 | part of the step | 1 | 8 | 64 | 100 M |
 |---|---|---|---|---|
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
 
 
 class LlamaModel:
-    """A Llama model with the weights of a model that transformers has loaded.
+    """A Llama model that uses the weights of a model loaded by transformers.
 
     Args:
         module: `LlamaForCausalLM` or `MistralForCausalLM`. Its layers are removed while their weights are packed, so that
@@ -57,7 +57,7 @@ class LlamaModel:
         self._kv_heads = config.num_key_value_heads
         self._groups = config.num_attention_heads // config.num_key_value_heads
         self._size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        # transformers ignores the window of a Llama configuration.
+        # Ignore the window of a Llama configuration, as transformers does.
         self._kind = AttentionKind(window=config.sliding_window if config.model_type == "mistral" else None)
         self._width = (config.hidden_size,)
         self._epsilon = config.rms_norm_eps
@@ -72,7 +72,7 @@ class LlamaModel:
 
     @staticmethod
     def supports(config: PreTrainedConfig) -> bool:
-        """Return whether this class computes the same results as transformers for such a model."""
+        """Return whether this class computes the same results as transformers for a model with this configuration."""
         return (
             config.model_type in FAMILY
             and config.hidden_act == "silu"
@@ -99,7 +99,7 @@ class LlamaModel:
             heads = layer.query_key_value(norm(x, width, layer.input_norm, epsilon))
             heads = heads.view(-1, rotated + self._kv_heads, self._size)
             turning = heads[:, :rotated]
-            # The operands are temporary tensors, so the result may replace their source.
+            # The products are already in temporary tensors, so the result may overwrite `turning`.
             torch.addcmul(turning * cos, turning.roll(shift, -1), sin, out=turning)
             query = heads[:, :queries].view(-1, self._groups, self._kv_heads, self._size)
             x += layer.output(context.attend(i, query, heads[:, queries:], self._kind))
@@ -109,9 +109,9 @@ class LlamaModel:
         return logits
 
     def _rotations(self, module: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Compute the rotation at each position with the rotary embedding of a loaded model.
+        """Compute the rotation at each position from the rotary embedding of a loaded model.
 
-        A head x is rotated to x * cos + roll(x, D / 2) * sin, where the first half of sin is negated.
+        A head x is rotated to x * cos + roll(x, D / 2) * sin. The first half of the returned sines is negated.
 
         Returns:
             The cosines and sines, [context, 1, D].
@@ -124,8 +124,8 @@ class LlamaModel:
     def _pack(self, layer: Any) -> Layer:
         """Pack the weights of one decoder layer of a loaded model.
 
-        The query heads are reordered from [Hkv, G] to [G, Hkv], together with the inputs of the output product. The output
-        of the attention then needs no copy.
+        The query heads, and the inputs of the output projection, are reordered from [Hkv, G] to [G, Hkv]. The output of the
+        attention then needs no copy.
         """
         attention, mlp = layer.self_attn, layer.mlp
         heads = (self._kv_heads, self._groups, self._size)

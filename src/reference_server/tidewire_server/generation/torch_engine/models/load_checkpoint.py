@@ -51,7 +51,7 @@ DTYPES = {
 logger = logging.getLogger(__name__)
 
 INTERVAL = 5.0
-"""Minimum time between two messages about the progress, in seconds. Models that load faster cause no message."""
+"""Minimum time between two log messages about the progress, in seconds. A model that loads faster causes no message."""
 
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
@@ -61,7 +61,7 @@ SUPPORTED_ROPES = frozenset({"default", "linear", "llama3", "yarn"})
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with its tokenizer, and the properties of the model that the engine needs to know."""
+    """A loaded model with its tokenizer and its properties."""
 
     name: str
     architecture: str
@@ -81,7 +81,7 @@ class Checkpoint:
     kv_heads: int
     head_size: int
     weight_bytes: int
-    """Size of the weights in bytes, without copies in another layout."""
+    """Size of the weights in bytes, not counting copies in another layout."""
 
 
 def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoint:
@@ -112,7 +112,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
                 attn_implementation=transformers_model.NAME,
                 use_safetensors=True,
                 output_loading_info=True,
-                # Raise no error here, because that of transformers names no weight. The report is checked below.
+                # Do not let transformers raise an error here, because it does not name the weight. The report is checked below.
                 ignore_mismatched_sizes=True,
                 # The default implementation of a mixture of experts has no kernel for float64.
                 **({"experts_implementation": "eager"} if kind == torch.float64 else {}),
@@ -150,7 +150,7 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         heads = _probe(model, where, config)
     except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
-    except Exception as error:  # Each model has its own errors.
+    except Exception as error:  # Models can raise any exception.
         raise LoadError(
             f"{folder} is a {config.model_type} model that fails on its first token with dtype {dtype} on {where}: "
             f"{_first_line(error)}"
@@ -184,7 +184,7 @@ def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "au
         dtype: See `load`.
 
     Returns:
-        The checkpoint, whose `model` cannot be called.
+        The checkpoint. Its `model` raises an error when it is called.
 
     Raises:
         LoadError: See `load`.
@@ -305,9 +305,7 @@ def _read_config(folder: Path, *, weights: bool = True) -> PreTrainedConfig:
         )
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, **LOCAL)
-    except (
-        Exception
-    ) as error:  # The errors for an unknown model, malformed JSON and invalid UTF-8 have no common class.
+    except Exception as error:  # an unknown model, malformed JSON, or invalid UTF-8
         raise LoadError(
             f"{folder / 'config.json'} cannot be read: {_first_line(error)}; copy the file again, or use a model type that "
             f"transformers {transformers.__version__} knows"
@@ -316,9 +314,9 @@ def _read_config(folder: Path, *, weights: bool = True) -> PreTrainedConfig:
 
 
 def _check_weights(folder: Path) -> None:
-    """Raise an error for the first file of weights that is missing or damaged.
+    """Raise an error if a weight file is missing or damaged. The error names the first such file.
 
-    transformers loads the files in several threads, and its errors do not contain the name of the file.
+    transformers itself loads the files in several threads, and its errors do not contain the name of the file.
     """
     files = sorted(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
@@ -382,10 +380,10 @@ def _rope_types(parameters: Any) -> Iterator[str]:
 
 @torch.inference_mode()
 def _probe(model: Model, device: torch.device, config: PreTrainedConfig) -> dict[int, tuple[int, int]]:
-    """Run the model on one token to find out the number and the size of its key-value heads.
+    """Run the model on one token to determine the number and the size of its key-value heads.
 
     Returns:
-        The number of key-value heads and the head size, by the index of the layer.
+        Index of a layer → number of its key-value heads, and size of a head.
     """
     probe, layers = Probe(), config.num_hidden_layers
     token = torch.zeros(1, dtype=torch.int64, device=device)
@@ -395,10 +393,10 @@ def _probe(model: Model, device: torch.device, config: PreTrainedConfig) -> dict
             f"only {len(probe.heads)} of the model's {layers} layers use the attention interface of transformers"
         )
     if len(probe.calls) > layers:
-        # The cache has one place for the keys and values of a layer, so a second call would overwrite those of the first.
+        # The cache stores one set of keys and values per layer, so a second call would overwrite those of the first call.
         raise UnsupportedAttentionError("the model computes several attentions in one layer")
-    # transformers itself takes the window of a layer from the layer's type. If the layer passed another window to the
-    # attention function, the engine would generate other texts than transformers.
+    # transformers derives the window of a layer from the layer's type. If a layer passes another window to the attention
+    # function, the engine would generate other texts than transformers.
     for layer, name in enumerate(getattr(config, "layer_types", None) or ()):
         if (probe.windows[layer] is not None) != (name == "sliding_attention"):
             raise UnsupportedAttentionError(
@@ -430,10 +428,10 @@ def _end_ids(folder: Path, config: PreTrainedConfig, tokenizer: PreTrainedTokeni
     if file.is_file():
         try:
             own = GenerationConfig.from_pretrained(folder, **LOCAL).eos_token_id
-        except Exception as error:  # Without the ids of a damaged file, texts would not end.
+        except Exception as error:  # Do not ignore a damaged file: without its ids, texts would not end.
             raise LoadError(f"{file} cannot be read: {_first_line(error)}; copy the file again") from error
     for ids in (own, config.eos_token_id, tokenizer.eos_token_id):
-        # The compiler of JSON Schemas fails with an id beyond the vocabulary, so it would fail for each request.
+        # Drop ids beyond the vocabulary. With such an id, the compiler of JSON Schemas would fail for each request.
         known = frozenset(range(config.vocab_size)).intersection(ids if isinstance(ids, list) else [ids])
         if known:
             return known
@@ -441,7 +439,7 @@ def _end_ids(folder: Path, config: PreTrainedConfig, tokenizer: PreTrainedTokeni
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error's message, with the second line if the first is only a heading."""
+    """Return the first line of an error's message. If it is only a heading, also return the second line."""
     first, *others = str(error).strip().split("\n")
     if first.endswith(":") and others:
         return f"{first} {others[0].strip()}"
@@ -450,7 +448,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def logged_progress(interval: float = INTERVAL) -> Iterator[None]:
-    """Log the progress that transformers would display as a bar, while the body of the `with` statement runs."""
+    """Within a `with` statement, log the progress that transformers would otherwise display as a bar."""
 
     def hook(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         items = args[0] if args else None
@@ -475,8 +473,8 @@ def _counted(items: Any, interval: float) -> Iterator[Any]:
 def vocabulary_of_tokenizer(
     tokenizer: PreTrainedTokenizerBase, size: int, end_ids: Iterable[int] = ()
 ) -> Vocabulary:
-    """Read the first `size` ids of a tokenizer's vocabulary. Tokens that end a text count as special even if the tokenizer
-    does not mark them, because they add nothing to the text.
+    """Read the first `size` ids of a tokenizer's vocabulary. Tokens that end a text are treated as special even if the
+    tokenizer does not mark them, because they add nothing to the text.
 
     Raises:
         UnsupportedTokenizerError: The tokenizer is neither a byte-level nor a SentencePiece tokenizer.

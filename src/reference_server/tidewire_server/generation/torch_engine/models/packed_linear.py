@@ -1,8 +1,8 @@
 """Linear layers whose weights are stored in the block layout of oneDNN (`PackedLinear`).
 
-torch multiplies float32 matrices on a CPU with MKL, which reads an unpacked weight, and on AMD processors does not use
-AVX-512. oneDNN generates its kernels at run time for any x86 processor, and reads a weight that was packed once.
-Measured on one core with AVX-512, all products of a Llama model of 100 million parameters in one step:
+torch multiplies float32 matrices on a CPU with MKL. MKL reads unpacked weights, and does not use AVX-512 on AMD processors.
+oneDNN generates its kernels at run time for any x86 processor, and reads weights that were packed once. The table shows the
+time of all matrix products in one step of a Llama model of 100 million parameters, on one core with AVX-512:
 
 | rows | `functional.linear` | `x @ w`, w as [in, out] | packed |
 |---|---|---|---|
@@ -10,11 +10,11 @@ Measured on one core with AVX-512, all products of a Llama model of 100 million 
 | 8 | 45 ms | 44 ms | 18 ms |
 | 64 | 196 ms | 171 ms | 75 ms |
 
-The two operators are private members of torch. They are the ones that `torch.compile` calls for frozen weights. Without
-them, or on other devices and for other types, `pack` returns a plain layer.
+The two operators of torch that call oneDNN are private. `torch.compile` calls them for frozen weights. If they are missing,
+or for another device or type, `pack` returns a plain layer.
 
-oneDNN generates and keeps a kernel for each number of rows, which takes 1 ms and 0.1 to 0.3 MB per weight shape. `kernel_rows`
-therefore rounds the number of rows up. Otherwise prompts of many different lengths fill gigabytes.
+oneDNN generates and keeps a kernel for each number of rows. A kernel takes 1 ms and 0.1 to 0.3 MB per weight shape. Prompts of
+many different lengths would fill gigabytes with kernels. `kernel_rows` therefore rounds the number of rows up.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from torch.nn import functional
 Linear = Callable[[torch.Tensor], torch.Tensor]
 
 ROWS_HINT = 64
-"""Number of rows for which oneDNN chooses the layout of a packed weight. Layouts for 16 to 2,048 rows are equally fast at
-any number of rows. The layout for 1 row is slower."""
+"""Number of rows for which oneDNN chooses the layout of a packed weight. Layouts for 16 to 2,048 rows are equally fast for
+any actual number of rows. The layout for 1 row is slower."""
 
 SINGLE_ROW_WEIGHTS = 1 << 19
-"""Maximum number of weights of a layer that also keeps an unpacked copy. A call of oneDNN takes about 10 µs in addition to
-the product, so that MKL is faster for a single row and a weight that fits into the cache."""
+"""Maximum number of weights for which a layer also keeps an unpacked copy. A call of oneDNN takes about 10 µs in addition to
+the product. MKL is therefore faster for a single row if the weight fits into the cache."""
 
 
 class PackedLinear(nn.Module):
     """Linear layer for float32 on a CPU.
 
     Args:
-        weight: Weight, [out, in]. The layer keeps a packed copy, and an unpacked copy if the weight is small.
+        weight: Weight, [out, in]. The layer keeps a packed copy. If the weight is small, it also keeps an unpacked copy.
         bias: Bias, [out], or None.
     """
 
@@ -62,12 +62,12 @@ class PackedLinear(nn.Module):
         more = kernel_rows(len(rows)) - len(rows)
         padded = functional.pad(rows, (0, 0, 0, more)) if more else rows
         y = torch.ops.mkldnn._linear_pointwise(padded, self._packed, self._bias, "none", [], "")
-        # Not -1: a step that only reads a part of a prompt needs the logits of 0 rows.
+        # Do not use -1 for the last dimension: a step that only reads a part of a prompt computes 0 rows.
         return cast("torch.Tensor", y[: len(rows)].view(*x.shape[:-1], y.shape[-1]))
 
 
 def kernel_rows(rows: int) -> int:
-    """Return the number of rows for which a kernel is generated: at most an eighth more than `rows`."""
+    """Round a number of rows up to one for which a kernel is generated. The result is at most an eighth larger."""
     step = 1 << max(0, (rows - 1).bit_length() - 4)
     return -(-rows // step) * step
 
@@ -84,7 +84,7 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 def pack(weight: torch.Tensor) -> Linear:
-    """Return a linear layer without a bias, packed if possible. The weight has the shape [out, in]."""
+    """Create a linear layer without a bias. It is packed if possible. The weight has the shape [out, in]."""
     return PackedLinear(weight) if can_pack(weight) else partial(functional.linear, weight=weight.detach())
 
 

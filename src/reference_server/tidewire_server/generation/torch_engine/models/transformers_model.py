@@ -1,4 +1,4 @@
-"""Forward pass of models of the transformers library (`TransformersModel`), whose attention the engine computes."""
+"""Forward pass of models of the transformers library, with the engine's attention (`TransformersModel`)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def attention(
             "the model does not pass its keyword arguments on to the attention function"
         )
     if attention_mask is not None:
-        # Do not ignore the mask: the texts would differ from those of transformers.
+        # Do not ignore the mask, because the generated texts would then differ from those of transformers.
         raise UnsupportedAttentionError("the model's attention has a mask that depends on the text")
     requested = [name for name in UNSUPPORTED if others.get(name) is not None]
     if requested:
@@ -119,6 +119,6 @@ def attention(
 def register() -> None:
     """Register the attention function with transformers.
 
-    No mask function is registered, so transformers passes None as the mask. Other masks are those of the model's own code.
+    No mask function is registered, so transformers passes None as the mask. Any other mask comes from the model's own code.
     """
     AttentionInterface.register(NAME, attention)

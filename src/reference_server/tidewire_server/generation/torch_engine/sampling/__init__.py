@@ -1,1 +1,1 @@
-"""From logits to tokens: sampling, logits processors, structured output, top-n and the columns of a step."""
+"""Sampling of tokens from logits, with logits processors, structured output and log-probabilities."""

@@ -1,6 +1,6 @@
-"""Changes of the logits before temperature and filters (`LogitsProcessor`): bias, penalties and the mask of a grammar.
+"""Bias, penalties and the mask of a grammar, which change the logits before temperature and filters (`LogitsProcessor`).
 
-The changes are applied in this order. Raw log-probabilities do not contain them.
+The changes are applied in this order. Raw log-probabilities are computed from the unchanged logits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidewire_server.generation.torch_engine.sampling.structured_output import G
 
 
 class LogitsProcessor:
-    """Changes the logits of one request, and remembers the tokens that occurred in it.
+    """Changes the logits of one request, and records which tokens have occurred in the request.
 
     Args:
         prompt: Ids of the prompt's tokens.
@@ -65,8 +65,8 @@ class LogitsProcessor:
             self._grammar.mask(logits)
 
     def add(self, tokens: torch.Tensor) -> None:
-        """Record generated tokens for the penalties, [N], int64, on the device. Allocate no memory here: a step that failed
-        here would be repeated, and count its token twice.
+        """Record generated tokens for the penalties, [N], int64, on the device. Allocate no memory here. If an allocation failed,
+        the step would be repeated, and its token would be counted twice.
         """
         if self._occurred is not None:
             self._occurred.index_fill_(0, tokens, value=True)

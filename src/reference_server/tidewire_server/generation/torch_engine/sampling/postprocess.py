@@ -1,7 +1,7 @@
-"""Postprocessing of a step: from the logits to sampled tokens, log-probabilities and ranks.
+"""Postprocessing of a step, which computes sampled tokens, log-probabilities and ranks from the logits.
 
-Everything is computed on the device without waiting for it. The runner copies all tensors of a step to the host at once, and
-`on_host` converts the copies. Only results that a request of the step asks for are computed.
+The constructors start the computation on the device, and do not wait for it. The runner then copies all tensors of a step to
+the host at once, and `on_host` converts the copies. Only requested results are computed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
 
 
 class Scored(Protocol):
-    """The part of a running request that postprocessing needs."""
+    """Attributes of a running request that postprocessing needs."""
 
     sampling: Sampling
     scoring: Scoring | None
@@ -46,7 +46,7 @@ class Sampled(NamedTuple):
 
 
 class SampledTokens:
-    """Next tokens of several requests, with the log-probabilities that they ask for, on the device.
+    """Next tokens of several requests, with the requested log-probabilities, on the device.
 
     Args:
         logits: Logits of the next tokens, [B, V], float32.
@@ -71,7 +71,7 @@ class SampledTokens:
             self.tensors.extend(score_columns(distributions, tokens, self._scorings))
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Sampled]:
-        """Convert the host's copies of `tensors` to the sampled tokens of the requests."""
+        """Convert copies of `tensors` on the host to the sampled tokens of the requests."""
         chosen, valid, *columns = arrays
         values: list[Values] = [{}] * len(chosen)
         for i, found in zip(self._rows, values_of(columns, self._scorings), strict=True):
@@ -83,11 +83,11 @@ class PromptScores:
     """Log-probabilities of a part of a prompt, on the device. They are always raw.
 
     Args:
-        logits: Logits after the tokens of the prompt from position `start` on, [T, V], float32. They belong to the tokens
-            from position `start + 1` on.
+        logits: Logits, [T, V], float32. The first row was computed at position `start`, and scores the prompt token at
+            position `start + 1`.
         prompt: Ids of all tokens of the prompt.
-        scoring: Log-probabilities that the request asks for.
-        start: Position in the prompt. If it is 0, the result begins with the first token, which has no log-probability.
+        scoring: The requested log-probabilities.
+        start: Position in the prompt. If it is 0, the result also contains the first token, which has no log-probability.
     """
 
     def __init__(self, logits: torch.Tensor, prompt: list[int], scoring: Scoring | None, start: int) -> None:
@@ -102,7 +102,7 @@ class PromptScores:
             self.tensors = score_columns(logits, to_device(self._ids, logits.device), self._scorings)
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Values] | None:
-        """Convert the host's copies of `tensors` to the columns of each prompt token, as JSON. None if logits are NaN."""
+        """Convert copies of `tensors` on the host to the JSON columns of each prompt token. Return None if logits are NaN."""
         if self._ids and np.isnan(arrays[0][:, 0]).any():
             return None
         rest = values_of(arrays, self._scorings)
@@ -116,7 +116,7 @@ class PromptScores:
 
 
 def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor:
-    """Apply bias, penalties and grammars. The logits of the model stay unchanged, because log-probabilities may be raw."""
+    """Apply bias, penalties and grammars to a copy of the logits. Raw log-probabilities need the original logits."""
     processors = [(i, r.processor) for i, r in enumerate(requests) if r.processor is not None]
     if not processors:
         return logits
@@ -129,7 +129,7 @@ def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor
 def _with_processed(
     distributions: torch.Tensor, changed: torch.Tensor, requests: Sequence[Scored], rows: Sequence[int]
 ) -> torch.Tensor:
-    """Replace the logits of the requests that ask for the distribution from which their token was sampled."""
+    """Replace the logits of requests with processed log-probabilities by the logits from which their token was sampled."""
     mixed = distributions.clone()
     for at, i in enumerate(rows):
         scoring = requests[i].scoring

@@ -1,18 +1,19 @@
-"""Sampling of tokens that does not depend on the other requests in the batch (`sample`).
+"""Sampling of tokens, independent of the other requests in the batch (`sample`).
 
-Each token gets a random number with an exponential distribution, and the token with the lowest ratio of number to
-probability is selected. This is the Gumbel-max trick without logarithms. The number depends only on the seed, the position
-and the id of the token. For equal logits, the result therefore does not depend on the other requests in the batch, on the
-request's row, or on the number of steps in which the prompt was processed. The logits themselves can differ in their last
-digits, because kernels depend on the number of rows. This changes a token only if the two lowest ratios are equal up to
-rounding error. Sampling from the cumulative sum would be more sensitive: a difference moves the borders between all tokens.
+Each token gets a random number with an exponential distribution. The sampler divides this number by the token's probability,
+and selects the token with the lowest ratio. This is the Gumbel-max trick without logarithms. The random number depends only on
+the seed, the position and the id of the token. For equal logits, the result therefore does not depend on the other requests in
+the batch, on the request's row, or on the number of steps in which the prompt was processed. The logits can differ in their
+last digits, because kernels depend on the number of rows. Such a difference changes the result only if the two lowest ratios
+are equal up to rounding error. Sampling from the cumulative sum would be more sensitive, because a difference in one
+probability moves the borders between all later tokens.
 
-Computing a random number for each of 32,000 tokens would take longer than the softmax. Therefore blocks of tokens compete
-first, each with one number and the sum of its probabilities, and then the tokens of the block that won. The probabilities of
-the results are the same, because the minimum of exponential random numbers is exponential, too.
+Computing a random number for each of 32,000 tokens would take longer than the softmax. The sampler therefore selects a block
+of tokens first, with one random number for each block, and then a token in this block. The probabilities of the results are
+the same, because the minimum of exponential random numbers also has an exponential distribution.
 
-At 64 rows, a vocabulary of 32,000 and one CPU thread, `softmax` takes 1 ms. Filters additionally sort the values of their
-rows, which takes 5 ms with numpy (SIMD), and 150 ms with `torch.sort` (bench/engine_sampling.py).
+With 64 rows, a vocabulary of 32,000 and one CPU thread, `softmax` takes 1 ms. Filters also sort the values of their rows. This
+takes 5 ms with numpy, which uses SIMD, and 150 ms with `torch.sort` (bench/engine_sampling.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 from tidewire_server.generation.torch_engine.device_execution import to_device
 
 BLOCK = 128
-"""Number of tokens that compete together, and whose probabilities are added up at once."""
+"""Number of tokens in a block. The probabilities of a block are added up at once."""
 
 CACHED_VALUES = 1 << 18
 """Number of logits that are processed at once on a CPU."""
@@ -81,7 +82,7 @@ def sample(logits: torch.Tensor, sampling: Sequence[Sampling], positions: Sequen
 def row_blocks(logits: torch.Tensor) -> list[slice]:
     """Divide the rows of a batch into blocks that fit into the cache of a CPU. A GPU processes all rows at once.
 
-    Without blocks, each operation on 64 rows of 32,000 values writes 8 MB to memory that was just allocated. Filters then
+    Without blocks, each operation on 64 rows of 32,000 values would write 8 MB to newly allocated memory, and filters would
     take twice as long.
     """
     rows, size = logits.shape
@@ -103,7 +104,7 @@ def _draw(logits: torch.Tensor, sampling: Sequence[Sampling], keys: torch.Tensor
 
 
 def _winner(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Return a random token of each row, [B], with probabilities in proportion to the weights.
+    """Select a random token of each row, with probabilities in proportion to the weights. Return the token ids, [B].
 
     Args:
         weights: Weights, [B, V], float32, not negative. Each row has a weight greater than 0.
@@ -111,7 +112,7 @@ def _winner(weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     """
     sums = _block_sums(weights)
     blocks = torch.arange(sums.shape[-1], device=weights.device)
-    # The random numbers of blocks use negative ids, so that they differ from those of tokens.
+    # Use negative ids for blocks, so that their random numbers differ from those of tokens.
     winner = (exponential_numbers(keys, ~blocks) / sums).argmin(-1, keepdim=True)
     ids, block = _block(weights, winner)
     return ids.gather(-1, (exponential_numbers(keys, ids) / block).argmin(-1, keepdim=True))[:, 0]
@@ -128,11 +129,11 @@ def _block_sums(weights: torch.Tensor) -> torch.Tensor:
 
 
 def _block(weights: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ids and the weights of one block of each row, float64. A block beyond the last token has weights of 0.
+    """Return the ids and the weights of one block of each row, float64. Positions after the last token have the weight 0.
 
     Args:
         weights: Weights, [B, V].
-        index: Number of the block of each row, [B, 1].
+        index: Index of the block to return for each row, [B, 1].
     """
     size = weights.shape[-1]
     ids = index * BLOCK + torch.arange(min(BLOCK, size), device=weights.device)
@@ -161,7 +162,7 @@ def processed_logits(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torc
 
 
 def _scaled(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
-    """Return the logits divided by the temperature, as a new tensor. Rows with temperature 0 are not divided."""
+    """Divide the logits by the temperature, and return a new tensor. Rows with temperature 0 are not divided."""
     temperature = to_device([s.temperature or 1.0 for s in sampling], logits.device)
     return logits / temperature[:, None]
 
@@ -172,11 +173,11 @@ def _scaled(logits: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
 def _kept(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
     """Compute which tokens pass the filters `top_k`, `top_p`, `min_p` and `typical_p`, in this order.
 
-    Tokens are ordered by descending logit, then by ascending id. `top_k` keeps the first k tokens. The probabilities of
-    these tokens are renormalized, and `top_p` keeps the shortest prefix whose probabilities add up to at least p. `min_p`
-    keeps the tokens whose probability is at least the fraction of the highest one. The probabilities of the tokens that
-    are left are renormalized again, and `typical_p` keeps the tokens whose log-probability is closest to the expected one,
-    until their probabilities add up to at least p.
+    Tokens are ordered by descending logit, then by ascending id. `top_k` keeps the first k tokens, and renormalizes their
+    probabilities. `top_p` keeps the shortest prefix whose probabilities add up to at least p. `min_p` keeps the tokens whose
+    probability is at least this fraction of the highest probability. The remaining probabilities are renormalized again.
+    `typical_p` then keeps the tokens whose log-probability is closest to the expected log-probability, until their
+    probabilities add up to at least p.
 
     Args:
         scaled: Logits divided by the temperature, [B, V].
@@ -236,7 +237,8 @@ def _descending_order(x: torch.Tensor) -> torch.Tensor:
 
 
 def _prefix(scaled: torch.Tensor, ordered: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """Return 1 for the first `count` tokens of each row, ordered by descending logit, then by ascending id, and else 0.
+    """Return 1 for the first `count` tokens of each row and 0 for the others. Tokens are ordered by descending logit, then by
+    ascending id.
 
     Args:
         scaled: Values, [B, V].
@@ -246,8 +248,8 @@ def _prefix(scaled: torch.Tensor, ordered: torch.Tensor, count: torch.Tensor) ->
     last = ordered.gather(-1, count[:, None] - 1)
     kept = torch.empty_like(scaled)
     torch.ge(scaled, last, out=kept)
-    # Tokens that tie with the last one are kept, too. Remove those with the highest ids. On a GPU, treat all rows as rows
-    # with such ties, because reading the values would stop the device.
+    # Tokens with the same value as the last one are still kept. Remove those with the highest ids. On a GPU, treat all rows as
+    # rows with equal values, because the host would have to wait for the device to find them.
     if scaled.device.type != "cpu":
         level = scaled == last
         above = (scaled > last).sum(-1, keepdim=True)
@@ -273,8 +275,8 @@ def prefix_lengths(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     sums = _block_sums(weights)
     until = sums.cumsum(-1)
     found, target = _first_reaching(until, share[:, None])
-    # Part of the block that the target covers. The sum of a block differs slightly from the cumulative sum of its elements,
-    # so continue with the part instead of the difference.
+    # Fraction of the block's sum up to the target. Because of rounding, the sum of a block differs slightly from the
+    # cumulative sum of its elements. A fraction applies to both, but a difference would not.
     part = 1 - (until.gather(-1, found) - target) / sums.gather(-1, found)
     _, block = _block(weights, found)
     offset, _ = _first_reaching(block.cumsum(-1), part.clamp_(2.0**-60, 1.0))
@@ -282,9 +284,9 @@ def prefix_lengths(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
 
 
 def _first_reaching(until: torch.Tensor, share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first index at which a cumulative sum reaches a share of the total, and this share of the total, [B, 1]."""
+    """Return the first index at which a cumulative sum reaches a share of the total, and the value to reach, [B, 1]."""
     target = share * until[:, -1:]
-    # Rows with NaN have no such index. Their token is discarded, but it must be in the vocabulary.
+    # Rows with NaN do not reach the value. Their token is discarded, but its id must be valid.
     return torch.searchsorted(until, target).clamp_(max=until.shape[-1] - 1), target
 
 
@@ -292,7 +294,7 @@ def _first_reaching(until: torch.Tensor, share: torch.Tensor) -> tuple[torch.Ten
 
 
 def row_keys(seeds: Sequence[int], positions: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Hash the seed and the position of each row to the key of its random numbers, [B], int64."""
+    """Hash the seed and the position of each row. The results are the keys of `exponential_numbers`, [B], int64."""
     state = _mix(to_device(seeds, device, torch.int64) + _GOLDEN)
     return _mix(state + to_device(positions, device, torch.int64) * _GOLDEN)
 
@@ -319,5 +321,5 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
-    """Shift 64-bit integers to the right without copies of the sign."""
+    """Shift 64-bit integers to the right, and fill with zeros instead of the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

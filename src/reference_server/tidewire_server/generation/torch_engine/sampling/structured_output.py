@@ -1,7 +1,7 @@
 """Structured output: restrict the tokens of a generation so that its text matches a JSON Schema.
 
-The library llguidance compiles the schema to a grammar, and computes for each position which tokens may follow. It runs in
-the process of the server, so `SchemaLimits` and `LIBRARY_LIMITS` bound its work before it begins.
+The library llguidance compiles the schema to a grammar. At each position, it computes which tokens may follow. It runs in the
+process of the server, so `SchemaLimits` and `LIBRARY_LIMITS` limit its work.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LIBRARY_LIMITS: Final = LLParserLimits(
     precompute_large_lexemes=True,
     verbose_errors=False,
 )
-"""Limits of the library on the effort of compiling, on the effort of one mask, and on the states that a generation keeps.
-They are at most a tenth of the library's defaults. Without `precompute_large_lexemes`, the library would search for the
-first bytes of a text without any limit."""
+"""Limits that the library enforces on the work of compiling, on the work of one mask, and on the states that a generation
+keeps. They are at most a tenth of the library's defaults. Without `precompute_large_lexemes`, the search for the first bytes
+of a text would have no limit."""
 
 MIN_SHARED_STEPS: Final = 16
-"""Number of steps shared with other requests after which `max_mask_share` applies to a request. The first masks of a request
-take longest, so they alone do not make it fail."""
+"""`max_mask_share` applies to a request after it has shared this number of steps with other requests. The first masks take
+longest, and must not make the request fail by themselves."""
 
 LAYOUT: Final[JsonCompileOptions] = {
     "whitespace_flexible": False,
@@ -53,21 +53,21 @@ LAYOUT: Final[JsonCompileOptions] = {
 continue with whitespace until `max_tokens`."""
 
 CONTROL_CHARACTER: Final = re.compile(r"\\u00[01]|\\u007f|\\x[01]|\\x7f|\\[vac]|\x7f", re.IGNORECASE)
-"""Control character or its escape in the JSON of a schema. A string or pattern with it may require a text with other escapes
-than `PLAIN_ESCAPES`."""
+"""Matches a control character, or an escaped one, in the JSON of a schema. Such a schema may require other escapes than
+`PLAIN_ESCAPES` in the text."""
 
 PLAIN_ESCAPES: Final = 'bfnrt"\\'
-"""Letters that may follow a backslash in the text, unless the schema needs others. If `\\u0061` were allowed, the property name
-`a` written in this way would count as an additional property, whose value has another schema."""
+"""Characters that may follow a backslash in the text, unless the schema needs others. If `\\u0061` were allowed, the model
+could write the property name `a` in this form. The library would treat it as an additional property with another schema."""
 
 _EXPLANATIONS: Final = {
     "NoExtensionBias": "no JSON text satisfies the schema, for example because a `$ref` refers to itself",
 }
-"""Name of an error of the library → its meaning, which the library's text does not explain."""
+"""Name of an error of the library → explanation that replaces the library's message."""
 
 
 def _one_line(error: str) -> str:
-    """Return the first line of an error of the library, with the last line if the first is only a heading."""
+    """Return the first line of the library's error message. If it is only a heading, also return the last line."""
     first, *others = [line.strip() for line in error.strip().split("\n")]
     return f"{first} {others[-1]}" if first.endswith(":") and others else first
 
@@ -79,7 +79,7 @@ class Grammars:
         vocabulary: The bytes of each token.
         size: Number of logits at each position.
         end_ids: Ids of the tokens that end a text. There must be at least one.
-        tokenizer: Tokenizer of the model, which determines the tokens where the schema allows only one text.
+        tokenizer: Tokenizer of the model. It tokenizes the text where the schema allows only one text.
         limits: Limits on the schemas.
     """
 
@@ -100,7 +100,7 @@ class Grammars:
         )
 
     def compile(self, schema: Mapping[str, Any]) -> Grammar:
-        """Compile a JSON Schema. The result belongs to one generation.
+        """Compile a JSON Schema. Use the result for one generation only.
 
         Raises:
             InputError: The schema is not valid, or contains keywords that are not supported, or exceeds a limit.
@@ -123,7 +123,7 @@ class Grammars:
 
 
 class Grammar:
-    """State of one generation within its grammar.
+    """Position of one generation in its grammar, which determines the tokens that may follow.
 
     The constructor computes the mask of the first token, which takes longer than most others.
     """
@@ -131,9 +131,9 @@ class Grammar:
     def __init__(self, matcher: LLMatcher, size: int) -> None:
         self._matcher = matcher
         self._size = size
-        # Tokens of a text that the grammar requires. It is tokenized once, and needs no masks.
+        # Remaining tokens of a text that the grammar requires. The text is tokenized once, and its tokens need no masks.
         self._forced: deque[int] = deque()
-        # CPU time for the last mask and the token after it
+        # CPU time of the last mask, and of recording the token after it.
         self._seconds = 0.0
         self._shared_steps = 0
         self._shared_seconds = self._mask_seconds = 0.0
@@ -154,7 +154,7 @@ class Grammar:
             logits.masked_fill_(to_device(torch.from_numpy(~allowed), logits.device), -torch.inf)
 
     def allowed(self) -> np.ndarray:
-        """Return which tokens can follow, [V]. The result has no meaning if this sets `error`."""
+        """Return which tokens can follow, [V]. If this call sets `error`, the result has no meaning."""
         begun = time.thread_time()
         if self._allowed is None:
             self._allowed = self._compute()
@@ -181,10 +181,10 @@ class Grammar:
         self._seconds += time.thread_time() - begun
 
     def charge(self, seconds: float, max_share: float) -> None:
-        """Record the duration of a step that the request shared with other requests, and set `error` if the masks of this
-        request took more than `max_share` of such steps.
+        """Record the duration of a step that the request shared with other requests. Set `error` if the masks of this request
+        took more than the fraction `max_share` of the time of all such steps.
 
-        Masks are measured in CPU time, so that no request fails because the machine is busy.
+        The time of masks is measured as CPU time, so that no request fails because the machine is busy.
         """
         self._shared_steps += 1
         self._shared_seconds += seconds
@@ -217,7 +217,7 @@ class _TokenBytes:
         """Tokenize a text that the schema requires at this point, such as a property name."""
         text = data.decode("utf-8", "replace")
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        # Some tokenizers normalize a text, or add a space in front of it. Then choose the longest tokens.
+        # Some tokenizers normalize a text, or add a space in front of it. In this case, choose the longest matching tokens.
         return ids if b"".join(self.tokens[i] for i in ids) == data else self._longest_tokens(data)
 
     def _longest_tokens(self, data: bytes) -> list[int]:

@@ -1,7 +1,7 @@
 """Compute log-probabilities, ranks and the n most probable tokens.
 
-At 64 rows, a vocabulary of 32,000 and one CPU thread, the five most probable tokens take 2 ms and the sums of the
-probabilities 2 ms (bench/engine_sampling.py).
+With 64 rows, a vocabulary of 32,000 and one CPU thread, finding the five most probable tokens takes 2 ms, and adding up the
+probabilities takes another 2 ms (bench/engine_sampling.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Scores:
     top: torch.Tensor
     """Log-probabilities of the most probable tokens, [B, n]."""
     asked: torch.Tensor
-    """Log-probabilities of further tokens, [B, s], in the order in which they were requested."""
+    """Log-probabilities of the explicitly requested token ids, [B, s], in the order of the request."""
 
 
 def score(
@@ -47,7 +47,7 @@ def score(
         chosen: Ids of the chosen tokens, [B], int64.
         n: Number of most probable tokens to return, from 0 to V.
         ranks: Whether to compute the ranks.
-        asked: Ids of further tokens whose log-probabilities to return, [B, s], int64.
+        asked: Ids of other tokens whose log-probabilities to return, [B, s], int64.
     """
     if asked is None:
         asked = chosen.new_empty((len(chosen), 0))
@@ -60,7 +60,7 @@ def score(
 def _score(
     logits: torch.Tensor, chosen: torch.Tensor, n: int, asked: torch.Tensor, *, ranks: bool
 ) -> tuple[torch.Tensor, ...]:
-    # torch subtracts the highest logit first. Large logits therefore cause no rounding errors in the sum of exponentials.
+    # torch subtracts the highest logit first, so large logits cause no rounding errors in the sum of exponentials.
     logprobs = logits.log_softmax(-1)
     ids = top_ids(logits, n)
     return (
@@ -91,17 +91,17 @@ def tie_counts(logits: torch.Tensor, n: list[int]) -> tuple[torch.Tensor, torch.
 def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
     """Return the ids of the n highest logits per row, [B, n], ordered by descending logit, then by ascending id.
 
-    `torch.topk` does not define which of several equal logits it selects, or in which order, so the ids would differ
-    between devices. On a CPU, the tokens whose logits are at least the n-th highest logit are selected by a comparison. Rows
-    with several tokens at this logit are processed separately. On a GPU, all rows are processed in this way, because reading
-    the values would stop the device.
+    `torch.topk` does not define which of several equal logits it selects, or in which order, so its ids would differ between
+    devices. On a CPU, a comparison selects the tokens whose logits are at least the n-th highest logit. Rows with several
+    tokens at exactly this logit are processed separately. A GPU processes all rows like these, because the host would have to
+    wait for the device to find them.
     """
     size = logits.shape[-1]
     if n == 0:
         return torch.empty((logits.shape[0], 0), dtype=torch.int64, device=logits.device)
     if logits.device.type != "cpu":
         return _top_ids_with_ties(logits, n)
-    # numpy finds the n-th highest of 2,048 logits in a quarter of the time of `topk`, because it uses SIMD instructions.
+    # Use numpy, which finds the n-th highest of 2,048 logits in a quarter of the time of `topk` with SIMD instructions.
     values = logits.numpy()
     level = np.partition(values, size - n, axis=-1)[:, size - n, None]
     above = values >= level
@@ -110,7 +110,7 @@ def top_ids(logits: torch.Tensor, n: int) -> torch.Tensor:
         ids = selected.reshape(-1, n) - size * np.arange(len(values))[:, None]
         if ((ids >= 0) & (ids < size)).all():
             return _sorted(logits, torch.from_numpy(ids))
-    # Rows with ties have more than n tokens here. Rows with NaN have fewer, because no comparison with NaN is true.
+    # Rows with equal logits can have more than n tokens here. Rows with NaN have fewer, because comparisons with NaN are false.
     exact = above.sum(-1) == n
     found = torch.empty((len(values), n), dtype=torch.int64)
     ids = np.flatnonzero(above[exact]).reshape(-1, n) % size
