@@ -1,4 +1,4 @@
-"""The ASGI application of a server (`TidewireApp`): its routes, and what it does differently from Starlette.
+"""The ASGI application of a server (`TidewireApp`): its routes, and its differences from Starlette.
 
 GET    /v1                                  discovery
 GET    /v1/endpoints/{name}                 one endpoint: schemas, examples, capabilities
@@ -69,17 +69,17 @@ _Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
 class _EndpointName(StringConvertor):
-    """Name of an endpoint in a URL.
+    """URL convertor for the name of an endpoint.
 
-    A slash at its start or end matches, too, because Gradio writes names such as `/predict`. The response then suggests
-    `predict` [TW-DSC-029]. The error `not_found` would suggest no name.
+    A slash at the start or end of the name matches too, because Gradio writes names such as `/predict`. The error response can
+    then suggest `predict` [TW-DSC-029]. If the slash did not match, the error would be `not_found`, without a suggestion.
     """
 
     regex = "/?[^/]+/?"
 
 
 class _LinkName(StringConvertor):
-    """Name of a linked resource in a URL.
+    """URL convertor for the name of a linked resource.
 
     The name `jobs` does not match, so that the response to `GET /endpoints/{name}/jobs` is 405 [TW-JOB-003].
     """
@@ -92,8 +92,8 @@ register_url_convertor("tidewire_link", _LinkName())
 
 
 class _RouteApp:
-    """ASGI application of one route. If the route had a function instead, Starlette would wrap each call of the function in a
-    second exception handler.
+    """ASGI application of one route. Starlette wraps each call of a plain handler function in a second exception handler, and
+    this class avoids that.
     """
 
     def __init__(self, handler: _Handler, authenticate: Callable[[Request], Awaitable[None]] | None) -> None:
@@ -127,7 +127,7 @@ class TidewireApp:
             settings: The server's settings.
             closers: Coroutine functions to call at shutdown, such as the `close` of an engine.
             principal: Function that returns the name of the caller, in place of tokens.
-            routes: Functions that return further routes. See `Server.add_routes`.
+            routes: Functions that return additional routes. See `Server.add_routes`.
 
         Raises:
             ValueError: A token in the settings is not valid.
@@ -166,7 +166,7 @@ class TidewireApp:
         )
         self.lifespan = Lifespan(endpoints, settings, self.metrics, self.authentication, closers)
         self.send_buffers_bounded = False
-        """Whether the listening socket has the send buffer size `SEND_BUFFER_BYTES`, which its connections inherit."""
+        """Whether connections have inherited the send buffer size `SEND_BUFFER_BYTES` from the listening socket."""
         discovery = DiscoveryDocuments(endpoints, settings, self.lifespan, self.authentication)
         self.handlers = handlers = Handlers(
             settings, self.metrics, self.lifespan, self.authentication, discovery
@@ -213,7 +213,7 @@ class TidewireApp:
             if not self.lifespan.started:  # This ASGI server does not support the lifespan protocol.
                 await self.lifespan.start()
             _remove_duplicate_prefix(scope)
-            # If the scope has an `app`, the router raises exceptions instead of sending 404 and 405 itself.
+            # Set `app`, because the router then raises exceptions instead of sending 404 and 405 responses itself.
             scope["app"] = self
             scope["tidewire.http.response"] = connection = UvicornConnection(
                 send, bounded=self.send_buffers_bounded
@@ -242,7 +242,7 @@ class TidewireApp:
         return self.authentication.single_user
 
     async def start(self) -> None:
-        """Start the application, if the application that contains it does not run its ASGI lifespan. See
+        """Start the application. Call this only if an outer application does not run the ASGI lifespan of this one. See
         `Lifespan.start`.
         """
         await self.lifespan.start()

@@ -1,4 +1,4 @@
-"""Authentication of requests: the principal of the caller, by its bearer token, a function, or its address."""
+"""Authentication of requests: determine the principal of a caller from its bearer token, a function, or its address."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _PRINCIPAL: Final = "tidewire.principal"
 
 
 def principal_of(request: Request) -> str:
-    """Return the principal of the caller, who must be authenticated."""
+    """Return the principal of the caller. The request must have been authenticated before."""
     principal: str = request.scope[_PRINCIPAL]
     return principal
 
@@ -47,12 +47,12 @@ class Authentication:
 
     @property
     def is_required(self) -> bool:
-        """Whether each caller needs a name, from its token or from the function `principal`."""
+        """Whether callers must identify themselves, by a token or in a way that the function `principal` accepts."""
         return bool(self._tokens) or self._function is not None
 
     @property
     def single_user(self) -> bool:
-        """Whether all callers are one user. `serve` updates it, because only `serve` knows the server's address."""
+        """Whether all callers are one user. `serve` sets this property, because only `serve` knows the server's address."""
         return self._single_user and not self.is_required
 
     @single_user.setter
@@ -93,8 +93,8 @@ class Authentication:
         request.scope[_PRINCIPAL] = self._anonymous(request) if anonymous else owner
 
     def check_operator(self, request: Request) -> None:
-        """Check that the caller may read the metrics. They are totals of all principals, so the token of a principal is not
-        sufficient.
+        """Check that the caller may read the metrics. Metrics are totals over all principals, so the token of a principal is
+        not sufficient.
 
         Raises:
             ProblemError: The caller is not an operator.

@@ -18,13 +18,13 @@ class IncomingBodies:
         """Create a counter.
 
         Args:
-            max_bytes: Maximum total size of all bodies. If only one body is arriving, it may exceed the limit.
+            max_bytes: Maximum total size of all bodies. A body may exceed this limit if no other body is arriving.
         """
         self.max_bytes = max_bytes
         self.total = 0
         """Total size of the bodies that are being received or processed, in bytes."""
         self._by_caller: Counter[str] = Counter()
-        """Total size of these bodies for each principal that has some, in bytes."""
+        """Principal → total size of its bodies in `total`, in bytes."""
 
     @contextmanager
     def counting(self, principal: str, share: float = 1.0) -> Iterator[Callable[[int], None]]:
@@ -32,8 +32,7 @@ class IncomingBodies:
 
         Args:
             principal: Principal that sends the body.
-            share: Share of the limit that one principal may use. If only one of its bodies is arriving, it may exceed the
-                share.
+            share: Fraction of the limit that one principal may use. A body may exceed it if the principal sends no other body.
 
         Yields:
             A function that counts received bytes. It raises a `ProblemError` if they would exceed the limit.

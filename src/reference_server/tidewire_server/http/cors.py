@@ -27,7 +27,7 @@ _STAINLESS: Final = (
 OPENAI_HEADERS: Final = ("User-Agent", *(f"X-Stainless-{name}" for name in _STAINLESS))
 """Headers that the JavaScript package `openai` adds to each request."""
 OPENAI_EXPOSED: Final = ("Tidewire-Job",)
-"""Header of responses to that package."""
+"""Response header that scripts with this package may read."""
 PREFLIGHT_MAX_AGE: Final = 600  # TW-BRW-010
 
 
@@ -35,8 +35,8 @@ class Cors(CORSMiddleware):
     """CORS middleware with the preflight responses that the protocol requires.
 
     Starlette responds to preflight requests with plain text and status 200 or 400. This class responds to an accepted
-    preflight request with status 204 and no body, and to a rejected one with a problem document, like all other errors
-    [TW-ERR-001]. Both responses have the headers that section 10.5 of the specification requires.
+    preflight request with status 204 and no body. It responds to a rejected one with a problem document, like to all other
+    errors [TW-ERR-001]. Both responses have the headers that section 10.5 of the specification requires.
     """
 
     def __init__(

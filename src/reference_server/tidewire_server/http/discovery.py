@@ -1,6 +1,4 @@
-"""Handlers of the discovery requests, which return the server's capabilities and limits, and the schemas of its
-endpoints.
-"""
+"""Handlers of discovery requests. They return the server's capabilities and limits, and the schemas of its endpoints."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -60,7 +58,7 @@ class DiscoveryDocuments:
         Args:
             endpoints: All endpoints by name.
             settings: The server's settings.
-            lifespan: Owner of the job service.
+            lifespan: Provides the job service.
             authentication: Decides whether callers may list their jobs.
         """
         self._endpoints = endpoints
@@ -110,8 +108,8 @@ class DiscoveryDocuments:
             raise refuse("not_found", f"endpoint {endpoint.name!r} has no resource {name[:80]!r}")
         resource = endpoint.resource(name)
         etag = f'"{resource.version}"'
-        # The response for a URL without the version must not be cached forever, because the URL remains the same when
-        # the resource changes.
+        # A response to a URL without the version must not be cached forever, because this URL does not change when the
+        # resource changes.
         caching = _IMMUTABLE if request.query_params.get("v") == resource.version else "no-cache"
         if self._authentication.is_required:
             caching = caching.replace("public", "private")

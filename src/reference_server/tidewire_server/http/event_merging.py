@@ -1,14 +1,14 @@
 """Merge consecutive appends and rows into one diff for a slow reader, so that fewer events and bytes are sent.
 
-An event with one token consists mostly of its id and its framing. `EventMerger` merges the events that only append to texts
-and arrays, or add rows. All other events are sent as they were logged.
+If an event contains only one token, most of its bytes are its id and its framing. `EventMerger` merges events that only append
+to texts and arrays, or add rows. All other events are sent as they were logged.
 
 The rules come from section 5.5 of the specification:
 
 - The merged diff has the id of the last event that it replaces. Its member `on` is the sequence number of the event before
   the first replaced event.
-- A check holds after all ops of its diff. An event with checks is therefore the last one that a merged diff replaces, and
-  the merged diff contains these checks.
+- A check describes a text after all ops of its diff. An event with checks is therefore the last event that a merged diff
+  replaces. The merged diff contains these checks.
 - The merged diff exceeds neither `max_event_bytes` nor `max_event_ops`, and is never larger than the events that it
   replaces.
 """
@@ -22,10 +22,10 @@ import orjson
 from tidewire.protocol.cursor import Cursor
 
 _OVERHEAD: Final = 256
-"""Number of bytes of a merged diff that are not available for ops, but reserved for its other members."""
+"""Number of bytes of a merged diff that are reserved for all members except its ops."""
 
 _APPENDS: Final = (b'"', b'[["a",', b'[["r",', b'{"ops":[["a",', b'{"ops":[["r",')
-"""Starts of the diffs that can consist of appends and rows. Other diffs, which can be long, are not parsed."""
+"""First bytes of diffs that can consist of appends and rows. Other diffs are not parsed, because they can be long."""
 
 
 class EventMerger:
@@ -47,16 +47,16 @@ class EventMerger:
         self._max_ops = max_ops
         self._seq = after.seq
         self._sent: list[bytes] = []
-        # The members below belong to the diff that the next appends are merged into.
+        # The attributes below belong to the current diff, into which the next appends are merged.
         self._events: list[bytes] = []
         self._ops: list[tuple[Any, ...]] = []
         self._added: dict[str, list[Any]] = {}
-        """For each path, the texts or arrays that its op appends. Later appends to this path extend the list."""
+        """Path → strings or arrays that its op appends. Later appends to this path extend the list."""
         self._checks: list[Any] = []
         self._size = 0
 
     def add(self, event: bytes) -> None:
-        """Add the next event, in the encoding that this server uses for events, without the blank line at its end."""
+        """Add the next event in this server's encoding of events, without the blank line at its end."""
         head, _, data = event.partition(b"\ndata:")
         ops, checks = self._parse(head, data)
         if (
@@ -85,7 +85,7 @@ class EventMerger:
         """Return the ops and checks of a diff that only appends or adds rows. For another event, return no ops."""
         if (
             b"\n" in head
-        ):  # This event is a snapshot or `done`. A snapshot may begin an epoch with other columns.
+        ):  # The event is a snapshot or `done`. A snapshot may begin an epoch with other columns.
             self._columns = None
         if self._columns is None or not data.startswith(_APPENDS):
             return [], []
@@ -97,7 +97,7 @@ class EventMerger:
 
     def _add_op(self, op: list[Any]) -> None:
         if op[0] == "r":
-            # The row extends the columns. A later append to a column must stay behind it.
+            # A later append to a column must stay after the row, because the row extends the column.
             self._added.clear()
             self._ops.append(tuple(op))
         elif (added := self._added.get(op[1])) is not None:
@@ -107,7 +107,7 @@ class EventMerger:
             self._ops.append(("a", op[1], added))
 
     def _close(self) -> None:
-        """Finish the current diff. If it is not smaller than its events, send the events."""
+        """Finish the current diff. If it is not smaller than the events that it replaces, use these events instead."""
         events, on = self._events, self._seq - len(self._events)
         if len(events) > 1:
             ops = [("a", op[1], _joined(op[2])) if op[0] == "a" else op for op in self._ops]

@@ -2,8 +2,8 @@
 
 A stream stores only an offset into the log, and never a queue of copied events. Its memory is therefore limited to the
 kernel's send buffer and one chunk of events that waits for space in that buffer. A larger chunk or event, such as a
-snapshot, is sent in slices. All streams at the same position of the job share its text. `LogReplay` chooses the events, and
-this module sends them:
+snapshot, is sent in slices. All streams at the same position of a job share the text of its events. `LogReplay` chooses the
+events, and this module sends them:
 
   the reader                            | the server
   --------------------------------------+-----------------------------------------------------------------------------
@@ -42,10 +42,10 @@ from tidewire_server.store.records import JobRecord
 from tidewire_server.store.store_errors import StoreError
 
 _MAX_UNSENT_BYTES: Final = 16 * 1024
-"""Size of the events that are collected before they are sent together. They are also sent if there are no more events."""
+"""Size in bytes at which collected events are sent together. They are sent earlier if no more events are available."""
 
 _CLOCK_CHECK_SECONDS: Final = 4.0
-"""Maximum number of seconds after which a stream notices that the wall clock was set past the expiry of its token."""
+"""Interval in seconds at which a stream checks whether the wall clock was set past the expiry of its token."""
 
 _GOAWAY_SECONDS: Final = 5.0
 """Maximum number of seconds in which a reader must accept `goaway` after its token has expired. Otherwise the server aborts
@@ -68,15 +68,15 @@ _GoawayReason = Literal["restart", "auth_expired"]
 
 _CANCELLED_SECONDS: Final = 2.0
 """Number of seconds that a stream stays open after the ASGI server has cancelled it, if the log is in memory. In this time,
-the application that contains this one should call `close`, which fails the job, so that the reader receives `done`.
+the outer application should call `close`. This call makes the job fail, so that the reader receives `done`.
 """
 
 
 class TokenExpiry:
     """Timer that ends a stream when its token has expired [TW-BRW-027], even if the reader accepts no data.
 
-    The token expires at a time of the wall clock, which may be set while the stream is open. The event loop has a monotonic
-    clock, so the timer checks the token every few seconds.
+    The token expires at a time of the wall clock, and the wall clock may be set while the stream is open. Timers of the event
+    loop use a monotonic clock, so this class checks the token every few seconds.
     """
 
     __slots__ = ("_abort", "_leave", "_loop", "_patience", "_seconds_left", "_timer")
@@ -94,7 +94,7 @@ class TokenExpiry:
             seconds_left: Function that returns the number of seconds until the token expires.
             leave: Function that is called when the token has expired. It sends `goaway`.
             abort: Function that is called when the reader has not accepted `goaway` in time. It aborts the connection.
-            stall_timeout: Number of seconds after which a reader that accepts no data is cut off anyway.
+            stall_timeout: Number of seconds after which a reader that accepts no data is disconnected anyway.
         """
         self._seconds_left = seconds_left
         self._leave = leave
@@ -175,11 +175,11 @@ class EventStream:
             release_slot: Function that releases the principal's stream slot. It is called once, when the stream ends.
             events_url: URI reference of the stream, which is sent in the `hello` event.
             headers: Additional response headers, with names in lowercase.
-            snapshot_interval: Minimum number of seconds between two snapshots, if the reader wants only snapshots.
+            snapshot_interval: Minimum number of seconds between two snapshots. None if the reader wants all events.
             as_logged: Whether to send every event as it was logged, without merging events for a slow reader.
             token_seconds_left: Function that returns the number of seconds until the stream token of the request
                 expires. None if the request had other credentials.
-            resumed: Whether the reader sent a cursor, for the span of the stream.
+            resumed: Whether the reader sent a cursor. The trace span of the stream contains this value.
         """
         self._service = service
         self._settings = service.settings
@@ -203,7 +203,7 @@ class EventStream:
         self._cancelled = False
         """Whether the ASGI server has cancelled the stream."""
         self._kept_away = 0.0
-        """Number of seconds for which a `goaway` asks the reader to wait."""
+        """Number of seconds that a `goaway` has asked the reader to wait before it reconnects."""
         self._unsent = b""
         """Encoded events, such as `hello`, which are sent together with the events that follow."""
         self._ephemeral_version = 0
@@ -213,7 +213,7 @@ class EventStream:
         """Timer of the next ping. It starts when the stream's task waits for the first time."""
         self._span = tracing.start_stream(record, resumed=resumed)
         self._status = "disconnected"
-        """How the stream has ended, for its span."""
+        """How the stream has ended. Its trace span contains this value."""
         self._sender: BackpressuredSender
         self._connection: UvicornConnection
 
@@ -265,7 +265,7 @@ class EventStream:
         except GoneError:
             pass
         except asyncio.CancelledError:
-            # The ASGI server cancels streams whose readers are too slow for its shutdown, or cancels a stream twice.
+            # At shutdown, the ASGI server cancels a stream if its reader is too slow. It may also cancel a stream twice.
             if sender.behind() is None:
                 raise
             await sender.abort()
@@ -285,14 +285,14 @@ class EventStream:
     def go_away(
         self, reason: _GoawayReason = "restart", *, spread: float = 0.0, even_if_ended: bool = False
     ) -> None:
-        """End the stream with `goaway`, because the server is shutting down or the stream token has expired. The reader
-        reconnects later. If the server is shutting down and the job has ended, the stream ends with `done` instead.
+        """End the stream with `goaway`, so that the reader reconnects later. The reason is that the server is shutting down, or
+        that the stream token has expired. During a shutdown, the stream of an ended job ends with `done` instead.
 
         Args:
             reason: Reason for ending the stream.
             spread: Number of seconds over which the reconnects of all readers are spread.
-            even_if_ended: Whether to send `goaway` even if the job has ended, because the reader has not accepted the
-                events up to `done` in time.
+            even_if_ended: Whether to send `goaway` even if the job has ended. Set if the reader has not accepted the events up
+                to `done` in time.
         """
         if self._goaway_reason != "auth_expired":
             self._goaway_reason, self._spread = reason, spread
@@ -311,7 +311,7 @@ class EventStream:
         except (GoneError, StalledError):
             raise
         except (StoreError, ProblemError) as error:
-            # The store writes one line about an outage, not one for each stream.
+            # Do not log an outage for each stream if the store has already logged it.
             level = logging.DEBUG if isinstance(error, StoreError) and error.logged else logging.ERROR
             _log.log(level, "closed a stream of job %s: %s", self._record.id, error)
         except Exception:  # noqa: BLE001 - logged, and the reader reconnects
@@ -323,7 +323,7 @@ class EventStream:
         await self._end(self._goaway())
 
     async def _serve(self) -> None:
-        # Let a job that was just submitted start first. If it ends at once, its whole stream is sent in one write.
+        # Let a job that was just submitted start first. If the job ends at once, its whole stream is sent in one write.
         await asyncio.sleep(0)
         hello = Hello(
             protocol=PROTOCOL,
@@ -338,7 +338,7 @@ class EventStream:
         source = replay.events() if self._interval is None else replay.snapshots(self._interval, wake.set)
         async with aclosing(source):
             while True:
-                # Clear `wake` before the log is read. If an event is appended after that, `wake` is set again.
+                # Clear `wake` before reading the log, so that an append during the read sets it again.
                 wake.clear()
                 if self._must_leave():
                     await self._end(self._goaway())
@@ -355,7 +355,7 @@ class EventStream:
                     return
                 await self._collect(part)
                 caught_up = not part
-                # Otherwise the stream of a stalled reader would keep a second copy of the events in memory.
+                # Delete the reference. Otherwise the stream of a stalled reader would keep a second copy of the events.
                 del part
                 if self._unsent and (caught_up or len(self._unsent) > _MAX_UNSENT_BYTES):
                     await self._write(b"")
@@ -381,7 +381,7 @@ class EventStream:
                     self._sender.sent_at = self._loop.time()
                     self._service.metrics.streamed += len(sent)
                     return
-            except Exception:  # noqa: BLE001 - one reader must not make the append fail; its task will see the error
+            except Exception:  # noqa: BLE001 - one reader must not make the append fail; the stream's task gets the error
                 _log.exception("a direct write to a stream of job %s failed", self._record.id)
         self._wake.set()
 
@@ -404,8 +404,8 @@ class EventStream:
 
     @staticmethod
     def _jittered(seconds: float, spread: float = 0.0) -> int:
-        """Return `seconds` in milliseconds, with random jitter, because browsers add no jitter when they reconnect. The
-        jitter covers at least `spread` seconds.
+        """Convert seconds to milliseconds, and add random jitter of up to `spread` seconds or more. Browsers add no jitter
+        themselves when they reconnect.
         """
         least = 0.75 * seconds
         return round(1000 * random.uniform(least, max(2 * least, least + spread)))
@@ -436,10 +436,9 @@ class EventStream:
         return unsent + frames
 
     def _on_ping_timer(self) -> None:
-        """Let the stream's task send a ping, if no event was sent for a heartbeat interval.
+        """Make the stream's task send a ping if no event was sent for a heartbeat interval.
 
-        Sending an event does not reset the timer of the stream. Instead, this function compares the time of the last
-        event when the timer fires.
+        Sending an event does not reset the timer. Instead, this method checks the time of the last event when the timer fires.
         """
         now, due = self._loop.time(), self._sender.sent_at + self._settings.heartbeat
         if now >= due:
@@ -469,8 +468,8 @@ class EventStream:
                 await self._write(ephemeral_frame("ping", Ping(head=str(self._log.extent().head))))
 
     def _on_cancel(self) -> None:
-        """End the stream soon, because the ASGI server has cancelled it. ASGI servers do so when their time limit for a
-        shutdown is over. The stream first sends `done` or `goaway`, unless it is cancelled a second time.
+        """End the stream soon, because the ASGI server has cancelled it. ASGI servers cancel streams when their time limit for
+        a shutdown has passed. The stream first sends `done` or `goaway`, unless it is cancelled a second time.
         """
         self._cancelled = True
         if self._service.shutdown.durable:

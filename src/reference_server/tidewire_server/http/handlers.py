@@ -1,4 +1,4 @@
-"""Handlers of the requests that concern jobs and event streams, and of those for operators."""
+"""Handlers of requests for jobs and event streams, and of the operators' requests for health and metrics."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -38,7 +38,7 @@ _NO_STORE = {"cache-control": "no-store"}
 
 
 class Handlers:
-    """Functions that handle authenticated requests. Each returns the response, which is an ASGI application."""
+    """Handlers of authenticated requests. Each handler returns the response as an ASGI application."""
 
     def __init__(
         self,
@@ -53,11 +53,10 @@ class Handlers:
         Args:
             settings: The server's settings.
             metrics: Metrics of the application.
-            lifespan: Owner of the job service, which is looked up for each request, because it starts after the handlers
-                were created.
-            authentication: Authentication of the requests for event streams, which may have a stream token instead of
-                other credentials.
-            discovery: Handlers of the discovery requests, which know the endpoint that a URL names.
+            lifespan: Provides the job service. It is read for each request, because the service starts later.
+            authentication: Authenticates requests for event streams, which may have a stream token instead of other
+                credentials.
+            discovery: Handlers of the discovery requests. They find the endpoint that a URL names.
         """
         self._settings = settings
         self._metrics = metrics
@@ -68,7 +67,7 @@ class Handlers:
         """Request bodies that are being received or processed."""
 
     def counting(self, request: Request) -> AbstractContextManager[Callable[[int], None]]:
-        """Count the bytes of the body of an authenticated request. See `IncomingBodies.counting`."""
+        """Count the body of an authenticated request. See `IncomingBodies.counting`."""
         return self.bodies.counting(principal_of(request), self._lifespan.caller_share)
 
     # ---- jobs --------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ class Handlers:
             submitted = await service.submit(principal, endpoint, body, key)
             job = await service.encoded_resource(submitted.record, root)
             return SharedResponse(job, 201, _submit_headers(submitted, root), self._settings.stall_timeout)
-        # Acquire the stream slot first. If this step came after the submit and failed, the job would run despite the error.
+        # Acquire the stream slot before the submit. If it failed afterwards, the job would run although the request fails.
         release_slot = service.readers.acquire_slot(principal)
         try:
             submitted = await service.submit(principal, endpoint, body, key)
@@ -154,7 +153,7 @@ class Handlers:
         running = await self._lifespan.service.cancel(record, items)
         record = await self._record(
             request
-        )  # Another server may run the job, or this one may just have ended it.
+        )  # Another server may run the job, or the job may just have ended.
         job = await self._lifespan.service.encoded_resource(record, root_of(request))
         return SharedResponse(job, 202 if running else 200, {}, self._settings.stall_timeout)
 
@@ -229,7 +228,7 @@ class Handlers:
         )
 
     async def _check_stream_token(self, request: Request) -> Callable[[], float]:
-        """Authenticate a request by its stream token. Return a function that returns the seconds until it expires."""
+        """Authenticate a request by its stream token. Return a function that returns the seconds until the token expires."""
         job, service = request.path_params["id"], self._lifespan.service
         seconds_left = service.stream_tokens.check(request_parameters.text(request, "token"), job)
         found = await service.store.jobs.get(job)
@@ -272,8 +271,8 @@ def _submit_headers(submitted: Submitted, root: str) -> dict[str, str]:
 
 
 def _problem_stream(found: Problem, *, retry: float) -> Response:
-    """Create an event-stream response that contains one `problem` event. Browsers need it, because `EventSource` hides the
-    HTTP status of a response from the page.
+    """Create an event-stream response that contains one `problem` event. Pages in a browser need such a response, because
+    `EventSource` hides the HTTP status of a response from them.
 
     If the problem is not retryable, the event has a special id. The `EventSource` reconnects and sends this id as its
     cursor. The server then responds with 204, which is the only way to stop an `EventSource`.

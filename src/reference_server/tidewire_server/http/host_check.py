@@ -1,4 +1,4 @@
-"""Protection against DNS rebinding: checks of the headers `Host` and `Origin`.
+"""Protection against DNS rebinding: middleware that checks the headers `Host` and `Origin`.
 
 A web page can change the address of its own host name to 127.0.0.1. A browser then treats a server on the user's
 machine as part of the page's site, and CORS does not apply. The request still contains the page's host name.
@@ -21,10 +21,10 @@ _HOST: Final = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::[0-9]*)?")
 class HostCheck:
     """Middleware that rejects requests with a foreign `Host` or `Origin` by raising a `ProblemError`.
 
-    If the server has no tokens, the middleware checks requests that arrive on a loopback address. A server with tokens
-    rejects the requests of web pages anyway, because the pages do not know a token. A function `principal` may accept what
-    a browser sends by itself, so it does not turn off the check. With the setting `allowed_hosts`, the middleware checks all
-    requests, or none if the setting contains `*`.
+    If the server has no tokens, the middleware checks requests that arrive on a loopback address. A server with tokens needs no
+    check, because web pages do not know a token. A function `principal` does not turn off the check, because it may accept
+    credentials that a browser adds to every request. With the setting `allowed_hosts`, the middleware checks all requests, or
+    none if the setting contains `*`.
 
     Starlette's `TrustedHostMiddleware` does not support IPv6 addresses, and sends a response that is not a problem.
     """
@@ -43,7 +43,7 @@ class HostCheck:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        # HTTP/1.0, which no browser uses, may have no Host. `TidewireApp` requires one in HTTP/1.1.
+        # Accept an HTTP/1.0 request without Host, because browsers do not use HTTP/1.0. `TidewireApp` requires Host in HTTP/1.1.
         hosts: list[str] = []
         origins: list[str] = []
         for line, value in scope["headers"]:
@@ -88,7 +88,7 @@ def is_loopback(address: str) -> bool:
     return (mapped or found).is_loopback
 
 
-# Clients send the same few hosts again and again. `max_head_bytes` limits the size of a cached value.
+# Cache the results, because clients send the same few hosts repeatedly. `max_head_bytes` limits the size of a cached value.
 @functools.lru_cache(maxsize=64)
 def _read_host(host: str) -> tuple[str, bool]:
     """Return the name or address in a Host header, and whether it is an IP address. The result is in lowercase, and has

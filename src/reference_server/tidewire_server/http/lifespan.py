@@ -1,4 +1,4 @@
-"""Lifespan of the application: start of the job service, shutdown, and the ASGI lifespan protocol."""
+"""Lifespan of the application (`Lifespan`): starts the job service, shuts it down, and handles the ASGI lifespan protocol."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ class Lifespan:
             endpoints: All endpoints by name.
             settings: The server's settings.
             metrics: Metrics of the application.
-            authentication: Its `single_user` is read when the application starts.
+            authentication: Authentication of the application. Its `single_user` is read when the application starts.
             closers: Coroutine functions to call at shutdown, such as the `close` of an engine.
         """
         self._endpoints = endpoints
@@ -45,9 +45,9 @@ class Lifespan:
         self._authentication = authentication
         self._closers = closers
         self.functions = True
-        """Whether this process runs functions. It is read when the application starts."""
+        """Whether this process runs functions. This attribute is read when the application starts."""
         self.caller_share = settings.max_share
-        """Share of each pool that one caller may use, which is known when the application has started."""
+        """Fraction of each shared resource that one caller may use. The value is final when the application has started."""
         self._service: JobService | None = None
         self._store: Store | None = None
         self._starting = asyncio.Lock()
@@ -131,7 +131,7 @@ class Lifespan:
                 return
 
     async def drain(self, *, expect_readers: bool = True) -> None:
-        """Begin the shutdown: reject new jobs, wait up to `shutdown_timeout` for the jobs to end, and end all streams.
+        """Begin the shutdown: reject new jobs, wait up to `shutdown_timeout` for running jobs to end, and end all streams.
 
         Args:
             expect_readers: See `Shutdown.drain`.
@@ -160,5 +160,5 @@ class Lifespan:
             for close in self._closers:
                 try:
                     await close()
-                except Exception:  # noqa: BLE001 - the others must be called, too
+                except Exception:  # noqa: BLE001 - the remaining functions must be called too
                     _log.exception("a function that was registered with on_close failed")

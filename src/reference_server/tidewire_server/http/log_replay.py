@@ -1,7 +1,7 @@
-"""Content of one event stream: the logged events after the reader's cursor (`LogReplay.events`), or only snapshots
-(`LogReplay.snapshots`).
+"""Choose the content of one event stream: the logged events after the reader's cursor (`LogReplay.events`), or only
+snapshots (`LogReplay.snapshots`).
 
-The data depends on the speed of the reader:
+The events depend on the speed of the reader:
 
   the reader                                    | `events` yields
   ----------------------------------------------+---------------------------------------------------------------------
@@ -32,10 +32,10 @@ CHUNK_BYTES: Final = 32 * 1024
 """Maximum size of the events that are read from the log at a time. A single event may be larger."""
 
 _SMALL_STATE_BYTES: Final = 64 * 1024
-"""Size of a backlog up to which it is never replaced by a snapshot."""
+"""Size in bytes up to which missed events are never replaced by a snapshot."""
 
 Part = tuple[SharedText, ...]
-"""Texts that together are complete events. No other event may be sent between them."""
+"""Texts that form complete events when they are joined. No other event may be sent between them."""
 
 NOTHING_TO_SEND: Final[Part] = ()
 
@@ -56,7 +56,7 @@ class LogReplay:
         """Prepare a replay.
 
         Args:
-            service: Job service, which has the settings, the metrics and the shared texts.
+            service: Job service, which provides the settings, the metrics and the shared texts.
             record: Record of the job.
             log: Log of the job.
             plan: Start of the stream: its first event, and the position after which the stream continues.
@@ -68,17 +68,17 @@ class LogReplay:
         self._plan = plan
         self._as_logged = as_logged
         self._snapshot_bytes = _SMALL_STATE_BYTES
-        """Size of the last snapshot. Encoding a large state is slow, so it is done only for a larger backlog."""
+        """Size of the last snapshot. Encoding a large state is slow, so it is done only if more bytes of events were missed."""
         self._ended = False
         """Whether `done` was yielded."""
         self.cursor: Cursor | None = None
         """Id of the last event that was yielded. A caller that sends later events itself must update it."""
         self.behind = False
-        """Whether the reader has not received the events yielded before. The caller sets it."""
+        """Whether the reader has not received all yielded events yet. The caller sets this attribute."""
 
     async def events(self) -> AsyncGenerator[Part, None]:
         """Yield the events of the log, from the start of the plan on."""
-        # Keep no local variable with events: a stalled reader would keep them in memory.
+        # Do not keep events in local variables, because a stalled reader would keep them in memory.
         self.cursor = self._plan.after
         if self._plan.snapshot is not None:
             position, reason = self._plan.snapshot
@@ -123,7 +123,7 @@ class LogReplay:
         return self.cursor == self._log.extent().head
 
     async def _next_events(self, *, merges: bool) -> Part:
-        """Return the events after the cursor. If some were trimmed, or if a snapshot is smaller, return a snapshot."""
+        """Return the events after the cursor. If some of them were trimmed, or a snapshot is smaller, return a snapshot."""
         cursor = self.cursor
         assert cursor is not None  # noqa: S101 - the route answers an empty plan with 204
         chunk = await (self._read_merged(cursor) if merges else self._log.read(cursor, CHUNK_BYTES))
@@ -137,7 +137,7 @@ class LogReplay:
         is smaller than all missed events.
         """
         extent, chunk = self._log.extent(), await self._log.read(cursor, CHUNK_BYTES)
-        # Merging needs the columns of the cursor's epoch. They are unknown if the log has a later epoch.
+        # Merging needs the columns of the cursor's epoch, which are unknown if the log has a later epoch.
         if chunk is None or not chunk.frames or extent.head.epoch != cursor.epoch:
             return chunk
         settings, events = self._service.settings, chunk.last.seq - cursor.seq

@@ -1,4 +1,4 @@
-"""JSON responses, and problem responses: for refused requests, and for requests that failed unexpectedly."""
+"""Create JSON responses, and problem responses for refused requests and for requests that failed unexpectedly."""
 
 import logging
 import math

@@ -28,7 +28,7 @@ from tidewire_server.store.records import Extent
 
 
 class ReplayStart(Enum):
-    """Position in the log at which the first snapshot of a stream is taken."""
+    """State that the first snapshot of a stream contains."""
 
     HEAD = "head"
     OLDEST = "oldest"

@@ -11,7 +11,7 @@ from tidewire_server.http.request_reading import header_lines
 
 MAX_KEY: Final = 255
 _VISIBLE: Final = re.compile(r"[!-~]*")
-"""Maximum length of an Idempotency-Key in characters, and pattern of the characters that it may contain."""
+"""Matches visible ASCII characters, which an Idempotency-Key may contain. `MAX_KEY` is its maximum length in characters."""
 
 
 def parse_cursor(sent: str | None) -> Cursor | None:

@@ -1,4 +1,4 @@
-"""Reading of requests: headers, content negotiation and the body."""
+"""Read headers and bodies of requests, and negotiate the media type of the response."""
 
 import asyncio
 from collections.abc import Callable
@@ -49,8 +49,8 @@ def require_acceptable(request: Request, media_type: str) -> None:
     """
     ranges, refused = _ranges(request)
     covering = {media_type, f"{media_type.partition('/')[0]}/*", "*/*"}
-    # If the header lists the media type itself with weight 0, this type is not acceptable. This applies even if a
-    # wildcard in the header includes the type (RFC 9110, section 12.5.1).
+    # A media type that the header lists with weight 0 is not acceptable, even if a wildcard in the header includes it (RFC
+    # 9110, section 12.5.1).
     if media_type in refused or ((ranges or refused) and not covering & set(ranges)):
         raise refuse(
             "not_acceptable",
@@ -65,7 +65,7 @@ def _ranges(request: Request) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return _read_ranges(",".join(header_lines(request, b"accept")))
 
 
-# Clients send the same few `Accept` values again and again. `max_head_bytes` limits the size of a cached value.
+# Cache the results, because clients send the same few values repeatedly. `max_head_bytes` limits the size of a cached value.
 @lru_cache(maxsize=64)
 def _read_ranges(accepted: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     ranges: list[str] = []
@@ -98,8 +98,8 @@ async def read_body(
         optional: Whether an empty body without a Content-Type is allowed.
 
     Raises:
-        ProblemError: The body is too large, arrives too slowly, or has an unsupported media type or content coding. Or
-            the bodies of all requests are too large in total.
+        ProblemError: The body is too large, arrives too slowly, or has an unsupported media type or content coding. The same
+            error is raised if the bodies of all requests together are too large.
         ClientDisconnect: The connection closed before the body was complete.
     """
     first_lines: dict[bytes, bytes] = dict(reversed(request.scope["headers"]))
@@ -146,8 +146,7 @@ async def _received(receive: Receive, deadline: float) -> Message:
         async with asyncio.timeout_at(deadline):
             return await receive()
     except TimeoutError:
-        # If the event loop was blocked, the part may have arrived in time, although it was not read yet. Try once more
-        # to read the part.
+        # Try once more. If the event loop was blocked, the part may have arrived in time without being read.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         async with asyncio.timeout(0):

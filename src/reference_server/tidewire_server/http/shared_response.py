@@ -1,4 +1,4 @@
-"""JSON response whose body consists of texts that other responses use, too.
+"""JSON response with a body of texts that it shares with other responses (`SharedResponse`).
 
 A large response is sent in small slices, and each slice waits until the client has received the previous slices. A client
 that reads slowly therefore keeps the shared texts and one slice in memory, and no copy of the response.
@@ -74,7 +74,7 @@ class SharedResponse(Response):
         except GoneError:
             pass
         except asyncio.CancelledError:
-            # The ASGI server cancels responses whose readers are too slow for its shutdown, and would log a traceback.
+            # At shutdown, the ASGI server cancels responses to slow readers. It would log a traceback for an exception.
             if sender.behind() is None:
                 raise
             await sender.abort()

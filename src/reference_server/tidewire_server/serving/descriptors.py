@@ -1,4 +1,4 @@
-"""File descriptors: limit the connections to the number that the process can open, and limit the log while none is free."""
+"""File descriptors: limit the number of connections to the process's limit, and throttle log lines while none is free."""
 
 import asyncio
 import contextlib

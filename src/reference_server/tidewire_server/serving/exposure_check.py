@@ -1,4 +1,4 @@
-"""Refusal to serve on an address that other machines can reach, unless the settings permit it (`check_exposure`)."""
+"""Refuse to serve on an address that other machines can reach, unless the settings permit it (`check_exposure`)."""
 
 import logging
 import socket
@@ -19,8 +19,8 @@ def check_exposure(listener: socket.socket, settings: Settings, *, authenticates
     may be a mistake.
 
     A server without tokens may listen only on a loopback address or a Unix domain socket, unless `allow_anonymous` is set.
-    The same applies to a server with `debug`, even if it has tokens. Other machines cannot connect to these addresses, and
-    other users of this machine cannot connect to a Unix domain socket.
+    A server with `debug` may also listen only there, even if it has tokens. Other machines cannot connect to these addresses,
+    and other users of this machine cannot connect to a Unix domain socket.
 
     The check uses the address of the listening socket, because a host name such as `localhost` or an empty host can
     resolve to any address.
@@ -28,7 +28,7 @@ def check_exposure(listener: socket.socket, settings: Settings, *, authenticates
     Args:
         listener: The listening socket.
         settings: The server's settings.
-        authenticates: Whether callers need a token, or the server has a function that names them.
+        authenticates: Whether callers need a token, or the server has a function that identifies them.
 
     Raises:
         ExposedServerError: Other machines can reach the address, although the server has no tokens or `debug` is on.

@@ -1,4 +1,4 @@
-"""Listening sockets: bind to a host and port or to a Unix domain socket, whose file is removed at the end."""
+"""Listening sockets for a host and port, or for the path of a Unix domain socket."""
 
 import contextlib
 import errno
@@ -83,8 +83,8 @@ def _bind_unix(path: str | os.PathLike[str]) -> socket.socket:
 
 
 def url_of(listener: socket.socket, root_path: str = "") -> str:
-    """Return the URL at which programs on this machine can connect to a listening socket. For a Unix domain socket, programs
-    also need the path of the socket.
+    """Return the URL with which programs on this machine can connect to a listening socket. For a Unix domain socket, they also
+    need the path of the socket.
     """
     if is_unix(listener):
         return f"http://localhost{root_path}"

@@ -1,6 +1,6 @@
-"""Log formats in which texts of callers cannot forge log lines or control a terminal, and a filter for repeated warnings.
+"""Log formatters that prevent callers' texts from forging log lines or controlling a terminal, and a filter for warnings.
 
-An exception of a user function often contains the caller's input, and its traceback is logged.
+The log contains tracebacks of user functions, and the message of an exception often contains the caller's input.
 """
 
 import copy
@@ -15,9 +15,7 @@ from typing import Final, Literal
 from tidewire_server import tracing
 
 EVERY: Final = 1000
-"""Interval at which repeated warnings are logged. After the first warning of a kind, only every thousandth is
-logged.
-"""
+"""After the first warning of a kind, one of this number of repetitions is logged."""
 
 _MAX_KINDS: Final = 100
 _MAX_LENGTH: Final = 16 * 1024
@@ -27,14 +25,14 @@ _CONTROL: Final = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # the last ones change the text direction
 )
 _OF_A_JOB: Final = re.compile(r"(?:[a-z ]+ )?job ([0-9a-f]{32})\b")
-"""Beginning of the server's messages about a job. Texts of callers never occur at this position."""
+"""Matches the beginning of the server's own messages about a job. Texts of callers never occur at this position."""
 
 
 class EscapingFormatter(logging.Formatter):
     """Formatter that writes one unindented line for each record.
 
-    It escapes control characters, and indents tracebacks. A line that begins without spaces therefore always belongs to
-    a record, whatever a message or an exception contains.
+    It escapes control characters, and indents tracebacks. A line without indentation is therefore always the start of a
+    record, even if a message or an exception contains line breaks.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -53,8 +51,8 @@ class EscapingFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formatter that writes one JSON object per line, in ASCII.
 
-    The member `job` is the id of the job that a message of the server concerns, or whose function wrote the record. It is
-    omitted if there is none, and so are `trace_id` (see `tracing`), `traceback` and `stack`.
+    The member `job` is the id of a job: the server's message concerns this job, or the job's function wrote the record. The
+    members `job`, `trace_id` (see `tracing`), `traceback` and `stack` are omitted if they have no value.
     """
 
     def format(self, record: logging.LogRecord) -> str:

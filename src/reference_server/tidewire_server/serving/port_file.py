@@ -36,8 +36,7 @@ def port_file(name: str | os.PathLike[str] | None, port: int | None) -> Iterator
         if path.is_dir():
             raise PortFileError(f"cannot write the port file {path}: the path is a folder")
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        # O_EXCL does not follow a link. The random name cannot conflict with a temporary file that a killed process has
-        # left.
+        # O_EXCL does not follow a link. The random name differs from temporary files that killed processes left behind.
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "w") as file:
             file.write(f"{port}\n")
     except OSError as error:

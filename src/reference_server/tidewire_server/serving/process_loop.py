@@ -25,7 +25,7 @@ milliseconds. With a smaller first value, the collector would visit the objects 
 """
 
 _REACTION: Final = 1.0
-"""Number of seconds after a signal from which the event loop counts as blocked."""
+"""Number of seconds after a signal. If the event loop has not reacted by then, it is considered blocked."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -63,7 +63,7 @@ def stop_signals(end: Callable[[], None], patience: float) -> Iterator[None]:
         patience: Number of seconds after which the process ends if the event loop is blocked, so that it does not call `end`.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # Only the main thread receives signals. In other threads, the caller ends the server.
+        yield  # Only the main thread can handle signals. In other threads, the caller ends the server.
         return
     loop = asyncio.get_running_loop()
     signaled = False
@@ -101,7 +101,7 @@ def stop_signals(end: Callable[[], None], patience: float) -> Iterator[None]:
 
 
 _replaced: Final[list[tuple[int, Any]]] = []
-"""Signals that the server handles, each with the handler that was set before."""
+"""Signals that the server handles, each with the previous handler."""
 
 
 def _restore() -> None:
@@ -115,7 +115,7 @@ def _restore_in_child() -> None:
     of processes would wait for it.
     """
     if _replaced:
-        signal.set_wakeup_fd(-1)  # It belongs to the event loop of the server.
+        signal.set_wakeup_fd(-1)  # The descriptor belongs to the event loop of the server.
         _restore()
     _unblock()
 
@@ -124,7 +124,7 @@ _forking = threading.local()
 
 
 def _block() -> None:
-    """Block the signals during a fork. Python would drop a signal that reaches the child before its handlers are restored."""
+    """Block the signals during a fork. If a signal reached the child before its handlers are restored, it would be lost."""
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
@@ -151,19 +151,19 @@ def _end_blocked(reacts: threading.Event, patience: float) -> None:
 
 
 def _announce(text: str) -> None:
-    """Print a line about the end of the process. Ignore errors, such as a full disk or a closed pipe: an exception would skip
-    the steps that end the process.
+    """Print a line about the end of the process. Ignore errors such as a full disk or a closed pipe, because an exception would
+    skip the steps that end the process.
     """
     with contextlib.suppress(OSError):
         print(f"stopping: {text}", file=sys.stderr, flush=True)
 
 
 def announce_drain(lifespan: Lifespan, seconds: float) -> None:
-    """Print what the process waits for at its end, if it waits.
+    """If the process waits before it ends, print the reason.
 
     Args:
         lifespan: Lifespan of the application.
-        seconds: Maximum time that the process waits.
+        seconds: Maximum number of seconds that the process waits.
     """
     jobs, reason = lifespan.jobs_to_drain, None
     if jobs and seconds:

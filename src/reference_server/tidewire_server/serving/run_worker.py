@@ -1,4 +1,4 @@
-"""Run the functions of an application without a socket, with the signal handling and the shutdown of `serve`."""
+"""Run the functions of an application without a socket. Signals and shutdown are handled as in `serve`."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def run_worker(
     Raises:
         StoreError: The log cannot be opened.
     """
-    # A worker has no callers, and does not know how the servers treat theirs.
+    # A worker has no callers itself, and does not know at which address the servers listen.
     app.authentication.single_user = settings.is_single_user(on_loopback=False)
     lifespan = app.lifespan
     lifespan.open_log()
@@ -52,7 +52,7 @@ def run_worker(
         try:
             with stop_signals(end, settings.shutdown_timeout + LAST_GRACE):
                 started()
-                # If items arrive as fast as they end, this call returns only after the drain has begun.
+                # If new items arrive as fast as items end, this call returns only after the shutdown has begun.
                 await lifespan.resume()
                 await (await draining)
         finally:

@@ -48,7 +48,7 @@ _serving: Final = weakref.WeakSet[socket.socket]()
 """Listening sockets of the servers in this process."""
 
 _servers: Final = weakref.WeakSet["UvicornServer"]()
-"""Servers in this process, for their open connections."""
+"""Servers in this process. A forked child closes their connections."""
 
 
 def _inherited_sockets() -> Iterator[int]:
@@ -178,7 +178,7 @@ def _prepare(
     raise_limit: bool = False,
     shutdown_timeout: float = 0,
 ) -> "UvicornServer":
-    """Check the address, open the log, and create the server. The functions that do so describe the arguments."""
+    """Check the address, open the log, and create the server. See `serve` and `UvicornServer` for the arguments."""
     check_exposure(listener, settings, authenticates=app.authentication.is_required)
     app.authentication.single_user = settings.is_single_user(on_loopback=is_local(listener))
     _serving.add(listener)
@@ -189,9 +189,7 @@ def _prepare(
 
 
 def _with_mapped_addresses(networks: Iterable[str]) -> list[str]:
-    """Return the networks, and the IPv4-mapped IPv6 network of each IPv4 network. On an IPv6 socket, clients that use
-    IPv4 have such mapped addresses.
-    """
+    """Add the IPv4-mapped IPv6 network of each IPv4 network. On an IPv6 socket, IPv4 clients have such mapped addresses."""
     parsed = [ipaddress.ip_network(each) for each in networks]
     mapped = [f"::ffff:{each.network_address}/{96 + each.prefixlen}" for each in parsed if each.version == 4]
     return [*map(str, parsed), *mapped]
@@ -220,7 +218,7 @@ def uvicorn_config(app: TidewireApp, settings: Settings, connections: int) -> uv
 
 
 class UvicornServer(uvicorn.Server):
-    """A uvicorn server. When it shuts down, it first lets the jobs and streams end, and then closes the connections."""
+    """A uvicorn server that waits at shutdown until jobs and streams have ended, before it closes the connections."""
 
     def __init__(
         self,
@@ -247,8 +245,7 @@ class UvicornServer(uvicorn.Server):
         run_to_the_end(self.loop, self.serve(sockets=[listener]))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Start the application here. If it were started in the lifespan, uvicorn would not pass exceptions to the
-        # caller.
+        # Start the application here and not in the ASGI lifespan, because uvicorn would not pass exceptions to the caller.
         await self._tidewire.lifespan.start(resume=False)
         await super().startup(sockets=sockets)
         if self.started:
@@ -287,7 +284,7 @@ class UvicornServer(uvicorn.Server):
 
     async def _drain_and_exit(self) -> None:
         try:
-            # The readers of a server in a background thread are in the same process, and have left.
+            # A server in a background thread need not wait for readers, because they are in the same process and have left.
             await self._tidewire.lifespan.drain(expect_readers=self._shutdown_timeout > 0)
         finally:
             self.should_exit = True

@@ -1,5 +1,4 @@
-"""Backpressure for each connection, and limits on connections and request heads. The code uses private members of
-uvicorn.
+"""Backpressure for each connection, and limits on connections and request heads, with private members of uvicorn.
 
 Only this folder uses private members of uvicorn. `pyproject.toml` excludes versions of uvicorn that have not been
 tested. `tests/integration/test_private_upstream_members.py` checks every private member that this folder uses, and

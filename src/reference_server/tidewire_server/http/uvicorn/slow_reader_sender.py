@@ -21,7 +21,7 @@ _ABORT_SECONDS: Final = 1.0
 
 
 _MAX_IGNORED_BYTES: Final = 64 * 1024
-"""Maximum size of a request body that is discarded while the response is sent, such as the body of a GET request."""
+"""Maximum size in bytes of an unexpected request body, such as that of a GET request, which is discarded during the response."""
 
 
 class GoneError(Exception):
@@ -51,10 +51,10 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Create a sender. A task that waits for a disconnect starts with `listen` or the first `write`, and ends with `close`.
+        """Create a sender. `listen` or the first `write` starts a task that waits for a disconnect. `close` stops the task.
 
         Args:
-            send_head: ASGI `send` for the response head. The middleware wraps this function in order to add headers.
+            send_head: ASGI `send` for the response head. It passes the head through the middleware, which may add headers.
             send: ASGI `send` of the server, which is used for the response body.
             receive: ASGI `receive` of the server.
             connection: Connection that `send` and `receive` use.
@@ -137,8 +137,8 @@ class BackpressuredSender:
                 break
             before = self._connection.unacknowledged()
             try:
-                # The ASGI server waits before it accepts the message. If `send` times out, nothing was written, so the
-                # call can be repeated.
+                # The call can be repeated after a timeout, because the ASGI server waits before it accepts the message, so
+                # that nothing was written.
                 async with asyncio.timeout(self._stall_timeout):
                     await self._send(message)
             except TimeoutError:

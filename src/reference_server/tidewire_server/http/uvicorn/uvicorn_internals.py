@@ -1,11 +1,10 @@
-"""Operations that ASGI does not offer. They use the uvicorn connection to which an ASGI `send` function belongs.
+"""Operations on the uvicorn connection of an ASGI request, which ASGI itself does not offer (`UvicornConnection`).
 
 The operations are:
 
 - Check whether the client is slow to read the response.
 - Distinguish a slow client from a stalled client. Abort the connection of a stalled client and discard its buffers.
-- Detect that a client has disconnected, even if the client had sent another request on the connection while it received
-  a stream.
+- Detect that a client has disconnected, even if it had sent another request on the same connection during a stream.
 - Send a body of unknown length to an HTTP/1.0 client, which does not support chunked encoding.
 - Write a part of a body from a callback, which cannot await.
 
@@ -35,7 +34,7 @@ _STATUS_LINE: Final = b"HTTP/1.1 %d \r\n"
 
 
 class UvicornConnection:
-    """Connection on which a request arrived. If the ASGI server is not uvicorn, each operation has a fallback."""
+    """Connection on which a request arrived. If the ASGI server is not uvicorn, each method has a fallback."""
 
     __slots__ = ("_bounded", "_chunks", "_cycle", "_flow", "_transport")
 
@@ -111,7 +110,7 @@ class UvicornConnection:
         return True
 
     def unacknowledged(self) -> int | None:
-        """Return how many bytes the client has not acknowledged yet, or None if the connection is not accessible."""
+        """Return the number of bytes that the client has not acknowledged, or None if the connection is not accessible."""
         return None if self._transport is None else unacknowledged_bytes(self._transport)
 
     def lost(self) -> bool:
@@ -177,7 +176,7 @@ class UvicornConnection:
 
 
 class _WriteCollector:
-    """Stand-in for the transport of a uvicorn request during a `with` block. It collects writes until the block ends."""
+    """Replaces the transport of a uvicorn request during a `with` block. It collects all writes until the block ends."""
 
     __slots__ = ("_cycle", "_parts", "_transport")
 
@@ -210,9 +209,7 @@ class _WriteCollector:
 
 
 def drop(transport: Any) -> None:
-    """Abort a connection and discard its buffers, including the kernel's buffer, whose content would otherwise be
-    retransmitted.
-    """
+    """Abort a connection and discard its buffers. Otherwise the kernel would retransmit the content of its buffer."""
     sock = _socket_of(transport)
     if sock is not None:
         with contextlib.suppress(OSError):  # the socket is already closed
@@ -224,7 +221,7 @@ def _socket_of(transport: Any) -> Any:
     """Return the socket of a transport, or None if the transport is closed."""
     try:
         return transport.get_extra_info("socket")
-    except AttributeError:  # A closed TLS transport of asyncio has no connection to ask.
+    except AttributeError:  # A closed TLS transport of asyncio has no connection any more.
         return None
 
 

@@ -1,5 +1,4 @@
-"""HTTP protocol based on uvicorn's, with limits on connections, request heads, trailers, pipelined requests and unread
-responses.
+"""HTTP protocol for uvicorn with limits on connections, request heads, trailers, pipelined requests and unread responses.
 
 uvicorn's httptools parser buffers a request head until the head is complete. It limits neither the size of the head nor
 the time until the head is complete. It also adds the fields of a trailer section to the request's headers, without a limit.
@@ -40,7 +39,7 @@ Closing the connection earlier could reset it, and the client would then lose th
 _MAX_REJECTED: Final = 100
 """Maximum number of connections above the limit that get a 503 response.
 
-Further connections are closed without a response.
+Additional connections are closed without a response.
 """
 
 MAX_PIPELINED: Final = 16
@@ -52,7 +51,7 @@ The bytes that follow are buffered without parsing, because a parsed request tak
 MAX_HEADERS: Final = 256
 """Maximum number of header lines in a request head, and of fields in a trailer section.
 
-A parsed line of 8 bytes takes 150, so that a head of `max_head_bytes` with only such lines would take more than 1 MB.
+A header line of 8 bytes takes 150 bytes after parsing. A head of `max_head_bytes` with only such lines would take over 1 MB.
 """
 
 _SLICE: Final = 16 * 1024
@@ -61,8 +60,8 @@ _SLICE: Final = 16 * 1024
 
 class _AfterBody:
     """Value of uvicorn's `keep_alive` for a request that ends its connection. It is true if the response is complete while the
-    body is still arriving. Otherwise uvicorn would close the connection at once, which resets it, and the client would lose
-    the response.
+    body is still arriving. If it were false, uvicorn would close the connection at once. The close would reset the connection,
+    and the client would lose the response.
     """
 
     def __init__(self, cycle: Any) -> None:
@@ -86,7 +85,7 @@ def http_protocol(
     """
     proxies = [ipaddress.ip_network(each) for each in settings.forwarded_allow_ips]
     accepted: Counter[str] = Counter()
-    """Number of open connections from each client address, without the rejected ones."""
+    """Client address → number of its open connections, not counting rejected connections."""
     rejected: set[Any] = set()
 
     def is_proxy(host: str) -> bool:
@@ -108,7 +107,7 @@ def http_protocol(
         """
         _in_body = False
         _framing_bytes = 0
-        """Number of bytes parsed since the last content of the body. They are chunk extensions or a trailer section."""
+        """Number of bytes parsed since the last content of the body. They belong to chunk extensions or a trailer section."""
         _passed_content = False
         """Whether a head, or content of a body, ended in the bytes being parsed.
 
@@ -183,7 +182,7 @@ def http_protocol(
                 if len(self.pipeline) >= MAX_PIPELINED:
                     self._unparsed = data[start:]
                     self.flow.pause_reading()
-                    self._cancel_deadline()  # The rest of a head waits for the server, and not for the client.
+                    self._cancel_deadline()  # The server itself delays the rest of the head, so the client is not late.
                     return
                 self._parse(data[start : start + _SLICE])
                 if self._is_last or self.transport.is_closing():
@@ -195,8 +194,8 @@ def http_protocol(
 
         def _parse(self, data: bytes) -> None:
             self._passed_end = self._passed_content = False
-            # uvicorn stops the timer of an idle connection when any byte arrives. If the bytes begin no request, such as an
-            # empty line, nothing else would close the connection.
+            # uvicorn stops the timer of an idle connection when any byte arrives. Restore the timer if the bytes do not begin a
+            # request, such as an empty line. Otherwise nothing would close the connection.
             idle_timer, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
             super().data_received(data)
             if idle_timer is not None:
@@ -204,8 +203,7 @@ def http_protocol(
                     idle_timer.cancel()
                 else:
                     self.timeout_keep_alive_task = idle_timer
-            # Start the timer here and not in `on_message_begin`, because a head that arrives in one piece needs no
-            # timer.
+            # Start the timer here and not in `on_message_begin`. A head that arrives all at once then needs no timer.
             if self._in_head and self._deadline is None:
                 self._deadline = self.loop.call_later(settings.head_timeout, self._refuse_late_head)
             if self._in_head and not self._passed_end:
@@ -249,13 +247,12 @@ def http_protocol(
             self._in_head, self._passed_content = False, True
             self._cancel_deadline()
             super().on_headers_complete()
-            # Replace the list, because uvicorn adds the fields of a trailer section to it. These fields must not become
-            # part of the request's headers (RFC 9110, section 6.5.1), because a proxy that removes or sets headers does
-            # not check trailers.
+            # Replace the list, because uvicorn adds the fields of a trailer section to it. A proxy that removes or sets headers
+            # does not check trailers, so trailers must not become headers (RFC 9110, section 6.5.1).
             self.headers = []
             if not self.cycle.keep_alive:
                 self.cycle.keep_alive = _AfterBody(self.cycle)  # type: ignore[assignment]  # uvicorn tests only its truth
-            self._in_body = True  # Not earlier: until here, `cycle` belongs to the previous request.
+            self._in_body = True  # Do not set this earlier, because `cycle` belonged to the previous request.
 
         def on_body(self, body: bytes) -> None:
             self._passed_content = True
