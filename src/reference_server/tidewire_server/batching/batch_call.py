@@ -15,8 +15,8 @@ Each item is a *row* of the call. The kind of function decides how the call runs
   with the option |   `WorkerPool`     |   after `cancel_timeout`             |
   `workers`       |                    |                                      |
 
-If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are
-dropped. If the worker of the function dies, or is replaced because the function still processes a row that was cancelled,
+If a row is cancelled or exceeds its deadline, the row ends at once. Later results of the function for this row are dropped. A
+worker is replaced if its function still processes a cancelled row after `cancel_timeout`. When a worker dies or is replaced,
 `on_restart` decides how the unfinished rows continue. When the function has ended, the worker is released for the next batch.
 At this time, the log may not contain the ends of all rows yet.
 """
@@ -48,7 +48,7 @@ from tidewire_server.errors import InvalidValueError, WorkerLostError
 _log = logging.getLogger(__name__)
 
 _TURN: Final = 0.0005
-"""Time in seconds for which ending the rows of a batch may block the event loop.
+"""Maximum number of seconds for which ending the rows of a batch may block the event loop.
 
 After this time, other tasks run before the server ends the remaining rows.
 """
@@ -73,8 +73,8 @@ class BatchCall:
 
         Args:
             endpoint: The batched endpoint whose function is called.
-            join: Function that takes late joiners from the queue. Late joiners are items that are added to the running
-                batch. The arguments of `join` are the number of running rows and the total cost of these rows.
+            join: Function that takes late joiners from the queue: items that are added to the running batch. Its arguments
+                are the number of running rows and their total cost.
             may_join: Function that returns whether `join` could return items. It may be called from any thread.
             free: Function that releases the worker. It is called when the endpoint's function has ended.
         """
@@ -88,7 +88,7 @@ class BatchCall:
         self._contexts: dict[int, Context] = {}
         self._context = Context(rows=self._contexts)
         self._task: asyncio.Task[Any] | None = None
-        """Task that runs an async function, and can be cancelled. None if the function runs in a thread."""
+        """Task that runs an async function, which can be cancelled. None if the function runs in a thread."""
         self._joining = False
         self._ends: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -120,9 +120,7 @@ class BatchCall:
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _assign_rows(self, arrivals: Sequence[QueuedItem]) -> dict[int, BatchRow]:
-        """Assign each item to the free row with the lowest number. Skip items that were cancelled after they had left
-        the queue.
-        """
+        """Assign each item to the free row with the lowest number. Skip items that were cancelled after leaving the queue."""
         able = [arrival for arrival in arrivals if arrival.job.waits(arrival.index)]
         size = self.rows + len(able)
         assigned: dict[int, BatchRow] = {}
@@ -154,7 +152,7 @@ class BatchCall:
                 self._end_soon([(row, error) for row in of_job])
 
     async def _commit_starts(self, rows: Iterable[BatchRow]) -> None:
-        """Commit the starts of the rows whose jobs require this."""
+        """Commit the starts of rows, for jobs that require this (`BatchedJob.commits_starts`)."""
         for row in rows:
             try:
                 if row.job.commits_starts:
@@ -196,7 +194,7 @@ class BatchCall:
         for job, indexes in by_job.items():
             try:
                 await job.lose_worker(indexes, error)
-            except Exception:  # noqa: BLE001 - a bug of the server, but the other jobs of the batch must continue
+            except Exception:  # noqa: BLE001 - a bug in the server must not affect the other jobs of the batch
                 _log.exception("internal server error after the worker of a batch was lost")
 
     # ---- functions ---------------------------------------------------------------------------------------------
@@ -244,7 +242,7 @@ class BatchCall:
             return
         if len(rows) == len(self._rows):  # after a bisect, other rows may still need the function
             await self._free()
-            # Let the next call of the function start before the rows end, so that the GPU does not wait for their events.
+            # Let the next call of the function start first, so that the GPU does not wait until the results are written.
             await asyncio.sleep(0)
         if error is not None:
             await self._fail(alive, error)
@@ -260,10 +258,9 @@ class BatchCall:
                     turn_ends = self._loop.time() + _TURN
 
     def _may_bisect(self, rows: list[BatchRow], error: Exception) -> bool:
-        # Do not bisect after an InvalidValueError. This error means that the function returned invalid results for the whole
-        # batch, so the cause is not a single input. Do not bisect after the loss of a worker either, because `on_restart`
-        # decides how its rows continue. `rows` includes the rows that were cancelled in the meantime, because their inputs may
-        # be the cause.
+        # Do not bisect after an InvalidValueError. The function has returned invalid results for the whole batch, so no single
+        # input is the cause. Do not bisect after the loss of a worker either, because `on_restart` decides how its rows
+        # continue. Count rows that were cancelled during the call, because their inputs may be the cause.
         kept = isinstance(error, InvalidValueError | WorkerLostError)
         return self._batching.bisect and len(rows) > 1 and not kept
 
@@ -339,8 +336,8 @@ class BatchCall:
                     yielded = await generator.asend(sent)
                 except StopAsyncIteration:
                     return
-                # Do not await the ends of the rows here. A cancellation of the last other row cancels this task, and would lose
-                # them.
+                # Do not end the rows in this task. When the last running row is cancelled, this task is cancelled too, and
+                # their ends would be lost.
                 if ended := take(yielded, self._rows, rows + padding, self._endpoint):
                     self._end_soon(ended)
                 sent = await self._late_joiners() if self._wants_late_joiners else self._no_late_joiners
@@ -411,7 +408,7 @@ def check_generator(is_one: bool, returned: Any) -> None:
 
 
 async def _replacing_exits(begin: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-    """Await a call. Replace an exception that would end the server, such as SystemExit, by an ordinary error."""
+    """Await a call. If it raises an exception that would end the server, such as SystemExit, raise an ordinary error instead."""
     try:
         return await begin(*args)
     except (Exception, asyncio.CancelledError):
@@ -466,12 +463,12 @@ def _sized(returned: Any, rows: int, padding: int, what: str) -> list[Any]:
 
 
 def _listed(returned: Any) -> list[Any]:
-    # Reject strings, mappings and tables, although they are iterable. If the length of such a value matched, `list` would
-    # split it into items. A table, such as a DataFrame of pandas, would become a list of its column names.
+    # Reject strings, mappings and tables, although they are iterable. `list` would split them into characters, keys or column
+    # names, and their number could match the number of rows by chance.
     refused = isinstance(returned, str | bytes | Mapping | set | frozenset) or hasattr(
         type(returned), "columns"
     )
-    # An array or tensor without dimensions, such as a mean over the whole batch, has `__len__`, but raises TypeError.
+    # For an array or tensor without dimensions, such as a mean over the whole batch, `len` would raise a TypeError.
     scalar = getattr(returned, "shape", None) == ()
     if refused or scalar or not hasattr(returned, "__len__"):
         found = f"{'a scalar ' if scalar else ''}{type(returned).__name__}"

@@ -1,6 +1,4 @@
-"""Types for batched calls: items taken from the queue, rows of a call, and the interface through which a call reads and
-changes jobs.
-"""
+"""Types for batched calls: queued items, rows of a call, and the interface with which a call reads and changes jobs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -55,8 +53,8 @@ class BatchedJob(Protocol):
         """Write the changes of the job to the log, such as the start of an item."""
 
     async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
-        """Handle the loss of the worker that ran these items. Depending on the endpoint's `on_restart`, fail them, or begin a
-        new attempt of the job.
+        """Handle the loss of the worker that ran these items. Depending on the endpoint's `on_restart`, either fail the items,
+        or begin a new attempt of the job.
         """
 
     async def settle(self, index: int, outcome: Outcome, *, logged: bool) -> None:
@@ -82,7 +80,7 @@ class QueuedItem:
 
 @dataclass(slots=True, eq=False)
 class BatchRow:
-    """One of the items that a batched call processes (a row of the batch)."""
+    """A row of a batch: one of the items that a batched call processes."""
 
     job: BatchedJob
     index: int
@@ -96,4 +94,4 @@ class BatchRow:
     steps: YieldedSteps
     """Applies the objects that a generator yields for this row."""
     over: bool = False
-    """Whether the row has ended or was cancelled. If so, further results for the row are dropped."""
+    """Whether the row has ended or was cancelled. If so, later results for the row are dropped."""

@@ -27,7 +27,8 @@ def take(
         InvalidValueError: The yielded object is not a mapping, or one of its keys is not the number of an existing row.
     """
     steps = checked_rows(yielded)
-    # Check all numbers before any row ends. A later error would lose rows that had ended, and their items would never end.
+    # Check all row numbers first. After a later error, rows that had already ended would be lost, and their items would never
+    # end.
     for number in steps:
         if number not in rows and not (isinstance(number, Integral) and 0 <= number < known):
             raise InvalidValueError(
@@ -51,7 +52,7 @@ def take(
 
 
 def checked_rows(yielded: Any) -> Mapping[int, Any]:
-    """Return a yielded mapping. It is empty if the generator yielded None.
+    """Check that a yielded object is a mapping, and return it. None becomes an empty mapping.
 
     Raises:
         InvalidValueError: The yielded object is not a mapping.

@@ -23,7 +23,7 @@ from tidewire_server.errors import InvalidValueError, ItemError
 
 
 class _RowRun:
-    """Replacement for the `ItemRun` of a row, which exists only in the server process."""
+    """Replaces `ItemRun` in the actor, because the row's `ItemRun` exists only in the server process."""
 
     def __init__(self, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
         self._row, self._cancelled = row, cancelled
@@ -35,7 +35,7 @@ class _RowRun:
 
 
 class _RowWriter:
-    """Replacement for the `ItemWriter` of a row. It sends the reports of the function to the server process as events."""
+    """Replaces `ItemWriter` in the actor. It sends the function's progress, notes and usage to the server process as events."""
 
     def __init__(self, put: Any, row: tuple[int, int], cancelled: Any, attempt: int, previous: Any) -> None:
         self._put, self._row = put, row
@@ -76,14 +76,14 @@ class Actor:
         self._function = self._thread.submit(loaded).result() if isinstance(loaded, type) else loaded
         self._max_in_flight = max_in_flight
         self._cancelled: set[tuple[int, int]] = set()
-        """Cancelled rows, each as the number of its call and its own number."""
+        """Cancelled rows, each as (number of the call, number of the row)."""
 
     def live(self) -> None:
-        """Never return. When the actor dies, this call fails, and the server notices it."""
+        """Never return. When the actor dies, this call fails, which notifies the server."""
         Event().wait()
 
     def cancel(self, call: int, rows: list[int]) -> None:
-        """Set `ctx.rows[row].cancelled`. A generator whose rows are all cancelled is closed between two yields."""
+        """Set `ctx.rows[row].cancelled` for some rows. If all rows are cancelled, a generator is closed between two yields."""
         self._cancelled.update((call, row) for row in rows)
 
     def run(self, call: int, inputs: list[Any], rows: dict[int, tuple[int, Any]]) -> Iterator[list[Any]]:
@@ -91,10 +91,10 @@ class Actor:
 
         Args:
             call: Number of the call. Later calls have higher numbers.
-            inputs: States of the inputs. The inputs themselves cannot be pickled if their class was created at run time.
+            inputs: Attributes of each input. The input itself cannot be pickled if its class was created at run time.
             rows: Attempt and previous value of each row, without padding.
         """
-        # A cancel can arrive before its call, or after the call has ended.
+        # Forget cancelled rows of earlier calls. A cancellation can also arrive before its call, or after the call has ended.
         self._cancelled -= {each for each in tuple(self._cancelled) if each[0] < call}
         events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         permits = Semaphore(self._max_in_flight)
@@ -143,7 +143,7 @@ class Actor:
                     return
 
     def _dumped(self, value: Any) -> Any:
-        """Convert the value of a row to JSON, so that the server needs neither its class nor the GPU of its tensors."""
+        """Convert the value of a row to JSON. The server then needs neither the value's class nor the GPU of its tensors."""
         to_json = self._shapes.value.to_json
         try:
             match value:
@@ -159,7 +159,7 @@ class Actor:
 
 
 def _portable(error: BaseException) -> Exception:
-    """Return an exception that the server can unpickle, even if it cannot import the class. Its note is the traceback."""
+    """Return an exception that the server can unpickle, even if it cannot import the class. The traceback becomes a note."""
     portable: Exception = RuntimeError(traceback.format_exception_only(error)[-1].strip())
     match error:
         case ItemError():

@@ -64,7 +64,7 @@ class ActorPool:
         self._function = function
         self._cancel_timeout = 0.0
         self._slots: list[asyncio.Task[None]] = []
-        """One task for each actor, which starts the actor again whenever it dies."""
+        """One task for each actor. The task starts another actor whenever its actor dies."""
         self._ready: set[Any] = set()
         self._idle: asyncio.Queue[Any] = asyncio.Queue()
         """Actors without a call. Some of them may have died, and are no longer in `_ready`."""
@@ -95,8 +95,8 @@ class ActorPool:
 
         def cancel_row(row: int) -> None:
             notify([row])
-            # Ignore the row if its job has begun a new attempt. Replacing the actor would interrupt the rows of other jobs, and
-            # the loss of one actor could cause the replacement of all.
+            # Ignore the row if its job has begun a new attempt. Otherwise this actor would be replaced too, which interrupts
+            # other jobs, and the loss of one actor could cause the replacement of all actors.
             if not writers[row].pending.closed:
                 loop.call_later(self._cancel_timeout, replace_unless_ended, row)
 
@@ -129,7 +129,7 @@ class ActorPool:
         finally:
             try:
                 if not has_ended and events is not None:
-                    # Drop the events of the function until it has ended, or its actor is replaced.
+                    # Drop all later events of the function until it has ended, or until its actor is replaced.
                     notify(list(writers))
                     loop.call_later(self._cancel_timeout, replace_unless_ended, None)
                     with contextlib.suppress(CLUSTER.ray.exceptions.RayError):
@@ -185,7 +185,7 @@ class ActorPool:
                 self._ready.add(actor)
                 self._idle.put_nowait(actor)
                 await actor.live.options(concurrency_group="control").remote()
-            except Exception as error:  # noqa: BLE001 - any exception of the user's constructor
+            except Exception as error:  # noqa: BLE001 - the user's constructor can raise any exception
                 if actor in self._ready:
                     self._lost += 1
                     _log.warning("endpoint %r: a Ray actor has died, and another one starts", self._name)
@@ -197,7 +197,7 @@ class ActorPool:
                     await asyncio.sleep(_RETRY_DELAY)
             finally:
                 self._ready.discard(actor)
-                if actor is not None:  # it may only be unreachable
+                if actor is not None:  # the actor may still be alive, but unreachable
                     await CLUSTER.do(_kill, actor)
 
     def _create(self) -> Any:
@@ -208,7 +208,7 @@ class ActorPool:
 
 
 def _ends(step: Any) -> list[int]:
-    """Return the rows that end with a yielded mapping. Functions that return a list yield this list."""
+    """Return the rows that end with a yielded mapping. If the function returns a list, `step` is this list."""
     if not isinstance(step, dict):
         return []
     return [row for row, value in step.items() if isinstance(value, Last | Exception)]

@@ -1,4 +1,4 @@
-"""Connection of this process to a Ray cluster, which all endpoints with Ray actors share."""
+"""Connection of this process to a Ray cluster. All endpoints with Ray actors share the connection."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from tidewire.install_command import install_command
 from tidewire_server.errors import WorkersUnavailableError
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Time in seconds in which a cluster must accept a connection. `ray.init` itself would try for two minutes."""
+"""Number of seconds within which a cluster must accept a connection. `ray.init` itself would try for two minutes."""
 
 
 class RayCluster:
-    """Connection to a cluster. It is opened for the first user, and closed after the last one."""
+    """Connection to a cluster. The first call of `join` opens it, and the last call of `leave` closes it."""
 
     def __init__(self) -> None:
-        # This thread never ends, because the kernel kills a local cluster when the thread that has started it ends.
+        # This thread must never end, because the kernel kills a local cluster when the thread that started it ends.
         self._thread = ThreadPoolExecutor(1, "ray")
         self._users = 0
         self._connected = False
-        """Whether this object has called `ray.init`. Otherwise the application has."""
+        """Whether this object has called `ray.init`. False if the application had already called it."""
         self.ray: Any = None
         """The module `ray`, which the first call of `join` imports."""
 
@@ -44,13 +44,13 @@ class RayCluster:
         except BaseException:
             await self.leave()
             raise
-        # Ray's own handler of SIGTERM would abort the process after three seconds, during a graceful shutdown.
+        # Keep the current handler of SIGTERM. Ray's own handler would abort a graceful shutdown after three seconds.
         handler = signal.getsignal(signal.SIGTERM)
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
     async def leave(self) -> None:
-        """Disconnect after the last user has left. A local cluster ends."""
+        """Undo one call of `join`. After the last one, disconnect, which ends a local cluster."""
         self._users -= 1
         if self._users == 0 and self._connected:
             self._connected = False
@@ -97,11 +97,11 @@ def _connect(ray: Any, address: str | None) -> bool:
 
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
-    """Let `ray.init` start a cluster on the loopback interface. Otherwise it would listen on all interfaces.
+    """Make `ray.init` start a local cluster on the loopback interface. Otherwise it would listen on all interfaces.
 
     Ray offers only a private variable for this. `test_local_cluster_listens_on_loopback_only` fails if Ray changes it.
     """
-    from ray._private import ray_constants  # noqa: PLC0415 - only if it is used
+    from ray._private import ray_constants  # noqa: PLC0415 - only needed for a local cluster
 
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:

@@ -12,7 +12,7 @@ MAX_TIMEOUT: Final = 86_400.0
 _RESERVED: Final = frozenset(
     {"concurrency_groups", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name"}
 )
-"""Options of Ray actors that cannot be set, because the pool replaces actors itself, and runs one call at a time on each."""
+"""Options of Ray actors that users cannot set, because the pool itself replaces actors, and runs one call at a time on each."""
 
 
 def ray_workers(
@@ -25,19 +25,20 @@ def ray_workers(
     replace_timeout: float = 600.0,
     **actor_options: Any,
 ) -> RayWorkers:
-    """Run a batched endpoint on Ray actors, each of which processes one batch at a time.
+    """Run a batched endpoint on Ray actors. Each actor processes one batch at a time.
 
-    If the endpoint is a class, each actor creates one instance, which loads the model, and calls it for each batch. Every node
+    If the endpoint is a class, each actor creates an instance, which loads the model, and calls it for each batch. Every node
     of the cluster must be able to import `tidewire_server` and the module that defines the class or function.
 
     Args:
         count: Number of actors. It is the default of the endpoint's `concurrency_limit`.
         address: Address of the Ray cluster, such as `"auto"` or `"10.0.0.5:6379"`. Without it, the environment variable
             `RAY_ADDRESS` is used. If this is not set either, the server starts a local cluster on the loopback interface.
-        max_in_flight: Maximum number of unreceived yields and reports of a call. At this number, the function waits.
-        start_timeout: Time in seconds in which an actor must have loaded the function. Afterwards another one is started.
-        replace_timeout: Time in seconds for which a batch waits for an actor, for example while a lost actor is replaced.
-            Afterwards its inputs fail with `unavailable`.
+        max_in_flight: Maximum number of yielded values and reports of a call that the server has not received yet. At this
+            number, the function waits.
+        start_timeout: Number of seconds within which an actor must load the function. Otherwise another actor is started.
+        replace_timeout: Number of seconds for which a batch waits for an actor, for example while a lost actor is replaced.
+            After this time, its inputs fail with `unavailable`.
         **actor_options: Options of `ray.remote` for the actors, such as `num_gpus=1`, `num_cpus=2` or `runtime_env={…}`.
 
     Raises:
