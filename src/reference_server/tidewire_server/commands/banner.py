@@ -1,5 +1,5 @@
 """Startup output of `tidewire serve`: a banner with the URL, the endpoints, the limits and the features that are off, and a
-line that disappears when a model is loaded.
+line that is shown while a model is being loaded.
 """
 
 import logging
@@ -72,7 +72,7 @@ def startup_banner(server: Server, url: str, uds: Path | None = None) -> str:
 
 
 def worker_banner(server: Server) -> str:
-    """Return what a worker prints when it is ready."""
+    """Return the startup banner of a worker."""
     endpoints = (
         ", ".join(f"{name} ({_concurrency(server, name)})" for name in server.endpoints) or "no endpoint"
     )
@@ -190,7 +190,7 @@ def _off(server: Server) -> list[str]:
         off.append("the page at / (--no-page)")
     if not settings.merge_window:
         off.append("merging of appends (--merge-window)")
-    # Servers on one database share the key in it.
+    # Servers on one database share the key that the database contains.
     if authenticates and settings.stream_token_secret is None and not is_database(settings.log):
         off.append("stream tokens shared with other processes (stream_token_secret)")
     return off
@@ -222,7 +222,7 @@ def transient_line(text: str) -> Iterator[None]:
     handlers = logging.getLogger().handlers[:]
     for handler in handlers:
         handler.addFilter(erase)
-    # A line that is wrapped could not be erased.
+    # Truncate the line, because a wrapped line could not be erased.
     stream.write(text[: shutil.get_terminal_size().columns - 1])
     stream.flush()
     try:

@@ -1,4 +1,4 @@
-"""Exit of the commands `serve`, `worker` and `compact`: error messages, exit codes, and threads that are still running."""
+"""How the commands `serve`, `worker` and `compact` exit: error messages, exit codes, and threads that are still running."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from tidewire.install_command import install_command
 _log = logging.getLogger(__name__)
 
 COMMAND: Final[ContextVar[str]] = ContextVar("command", default="serve")
-"""Name of the command that runs, for its messages."""
+"""Name of the running command, for its messages."""
 
 _LAST_GRACE = 1.0
 """Number of seconds to wait for the threads of user functions after the server has stopped."""
@@ -28,7 +28,7 @@ def fail(message: str, *, code: int = 1) -> NoReturn:
 
 
 def fail_without_extra(error: ModuleNotFoundError, extra: str) -> NoReturn:
-    """Print how to install the optional dependency that is missing, and exit. The argument `extra` is the name of its extra.
+    """Print how to install a missing optional dependency, and exit. `extra` is the name of the extra that contains it.
 
     Raises:
         ModuleNotFoundError: The missing module belongs to Tidewire, so its import is a bug.
@@ -39,7 +39,7 @@ def fail_without_extra(error: ModuleNotFoundError, extra: str) -> NoReturn:
 
 
 def print_banner(banner: str) -> None:
-    """Print the startup banner. If this fails, for example because the disk is full, log the error: the server runs anyway."""
+    """Print the startup banner. If this fails, for example because the disk is full, log the error and continue."""
     try:
         print(banner, flush=True)
     except OSError as error:

@@ -2,9 +2,8 @@
 
 A value is taken from a flag, the environment, the file, the server's code or the default, in this order of precedence.
 A setting has the same name everywhere. For example, the maximum queue size is `max_queue_size` in the file,
-`TIDEWIRE_MAX_QUEUE_SIZE` in the environment, and `--max-queue-size` on the command line. An error about an unknown name
-or an invalid value contains the flag, the environment variable or the line of the file that the name or value comes
-from.
+`TIDEWIRE_MAX_QUEUE_SIZE` in the environment, and `--max-queue-size` on the command line. An error message about a name or a
+value contains its origin: the flag, the environment variable, or the line of the file.
 
 Import this module only if the command will serve, because importing pydantic-settings takes 0.15 s of CPU time.
 """
@@ -64,7 +63,7 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'")
 class ConfigurationError(ValueError):
     """The configuration is not valid.
 
-    The message has one line for each error. The line says where the value comes from.
+    The message has one line for each error. The line contains the origin of the value.
     """
 
 
@@ -117,7 +116,7 @@ class _Environment(EnvSettingsSource):
 
 @dataclass(frozen=True)
 class Configuration:
-    """Validated configuration, together with the place where each value was set."""
+    """Validated configuration, together with the origin of each value."""
 
     launch: Launch
     settings: dict[str, Any]
@@ -224,8 +223,8 @@ def _load(file: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _load_tokens(path: Path, name: str, origin: str, settings: dict[str, Any]) -> tuple[str, ...]:
-    """Read the values of a setting for tokens from a file with one value per line. The argument `settings` contains the
-    other settings, which may have the same tokens.
+    """Read tokens for a setting from a file with one token per line. `settings` contains the other settings, because the same
+    token must not be in two settings.
     """
     try:
         tokens = tuple(
@@ -258,11 +257,11 @@ def _with_key(launch: Launch, path: Path, name: str, origin: str) -> Launch:
 
 
 def _environment_errors() -> list[str]:
-    """Return errors for environment variables that are probably typos, for secrets that are empty, and for lists that are not
-    separated by spaces.
+    """Return errors for environment variables that are probably typos, for empty secrets, and for lists that are not separated
+    by spaces.
 
-    An empty secret would turn off authentication without notice. In a list of tokens in another format, the characters of
-    the format would be parts of the tokens.
+    An empty secret would turn off authentication without notice. In a list with commas or brackets, these characters would
+    become part of the tokens.
     """
     known = [f"{ENV_PREFIX}CONFIG", *_OF_THE_CLIENT, *map(variable_of, FIELDS)]
     secret = {*map(variable_of, SECRET)}

@@ -1,4 +1,4 @@
-"""Server that a command runs: the target, or the default server for text generation, with the settings of the command."""
+"""Import or create the server that a command runs: the target, or the default server for text generation."""
 
 import logging
 import sys
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidewire_server.server import Server
 
 _GENERATE_ARGUMENTS = {name: name for name in FLAGS[GENERATION]} | {"max_top_logprobs": "max_top"}
-"""Settings of the default server, with the arguments of `add_generate` to which they are passed."""
+"""Setting of the default server → argument of `add_generate` to which its value is passed."""
 
 _UPSTREAM_ARGUMENTS = {
     name: name.removeprefix("upstream_") for name in FLAGS[UPSTREAM] if name != "upstream_key_file"
@@ -29,7 +29,7 @@ _UPSTREAM_ARGUMENTS = {
         for name in ("model", "context", "max_top_logprobs", "on_restart", "share_prefixes")
     },
 }
-"""Settings of the default server in front of another engine, with the arguments of `add_upstream`."""
+"""Setting of the default server with an upstream → argument of `add_upstream` to which its value is passed."""
 
 
 def read_configuration(invocation: typer.Context, config: Path | None) -> "Configuration":
@@ -63,7 +63,7 @@ def configured_server(
 
     Args:
         configuration: Settings of the command.
-        show_config: Whether to print the settings instead. The result is then None.
+        show_config: Whether to print the settings and return None instead.
         functions: Whether this process runs functions.
         requests: Whether this process answers requests.
 
@@ -78,7 +78,7 @@ def configured_server(
         _show(configuration, Settings(**configuration.settings))
         return None
     what = None if functions and requests else "--no-functions" if requests else "a worker"
-    if launch.target is None:  # Before a model is loaded.
+    if launch.target is None:  # Check the settings before a model is loaded.
         _require_database(what, Settings(**configuration.settings))
     token = RUNS_FUNCTIONS.set(functions)
     try:
@@ -102,7 +102,7 @@ def configured_server(
 
 
 def _require_database(what: str | None, settings: Settings) -> None:
-    """Exit if `what`, a command or option, leaves a part of the work to other processes, and the log is not in a database."""
+    """Exit if the log is not in a database. `what` is the command or option that requires one, or None."""
     if what is not None and not is_database(settings.log):
         fail(
             f"{what} needs a database that servers and workers share: --log postgresql://USER@HOST/DATABASE, not "
@@ -112,7 +112,7 @@ def _require_database(what: str | None, settings: Settings) -> None:
 
 
 def _refuse_ignored_settings(configuration: "Configuration") -> None:
-    """Exit if a setting of text generation is set and would have no effect."""
+    """Exit if a setting of text generation is set, but would have no effect."""
     _refuse_engine_settings_with_upstream(configuration)
     _refuse_upstream_settings_without_url(configuration)
     _refuse_generation_settings_with_target(configuration)
@@ -146,7 +146,7 @@ def _refuse_upstream_settings_without_url(configuration: "Configuration") -> Non
 def _refuse_generation_settings_with_target(configuration: "Configuration") -> None:
     """Exit if a setting of the default server is set, although a target is served instead.
 
-    The message contains a call that has the effect of the setting in the target's code.
+    The message contains a call that has the same effect in the target's code.
     """
     launch = configuration.launch
     if launch.target is None:
@@ -200,7 +200,7 @@ def _configure_endpoints(server: "Server", configuration: "Configuration") -> No
 
 
 def default_server(configuration: "Configuration") -> "Server":
-    """Create the server for text generation. It is used if the command line contains no target."""
+    """Create the default server for text generation, which runs if the command line contains no target."""
     from tidewire_server.commands.banner import transient_line  # noqa: PLC0415
     from tidewire_server.default_model import default_model  # noqa: PLC0415
     from tidewire_server.generation import add_generate  # noqa: PLC0415
@@ -218,7 +218,7 @@ def default_server(configuration: "Configuration") -> "Server":
     try:
         if model is not None and not model.is_dir():
             fail(f"--model: {missing_folder(model)}", code=2)
-    except OSError as error:  # for example if this user may not enter the parent folder
+    except OSError as error:  # for example, this user may not enter the parent folder
         fail(f"--model: cannot read {model}: {error.strerror}", code=2)
     folder = model or default_model()
     what = "the default model" if model is None else f"the model {folder.name}"

@@ -1,7 +1,7 @@
 """Command-line flags of `tidewire serve`, and the formatting of setting names, values and bounds.
 
-Every setting can be set in the environment and in the configuration file. Only the settings in `FLAGS` also have a
-flag: those that a tutorial, a how-to guide or the startup banner mentions, and `log_level`.
+Every setting can be set in the environment and in the configuration file. Only the settings in `FLAGS` also have a flag: the
+settings that a tutorial, a how-to guide or the startup banner mentions, and `log_level`.
 """
 
 from collections.abc import Iterable
@@ -71,7 +71,7 @@ FLAGS: Final = {
     "Streams": ("heartbeat", "retry", "merge_window", "stall_timeout", "keep_alive_timeout"),
     "Stored jobs": ("log", "log_fsync", "max_attempts", "state_ttl"),
 }
-"""Settings that have a flag. The keys are the group titles in `--help-all`."""
+"""Title of a group in `--help-all` → settings of this group, which have a flag."""
 
 COMMON: Final = frozenset(
     {
@@ -90,7 +90,7 @@ COMMON: Final = frozenset(
 """Settings whose flags are shown by `--help`. The option `--help-all` shows all flags."""
 
 FIELDS: Final[dict[str, FieldInfo]] = dict(Launch.model_fields) | dict(Settings.model_fields)
-"""All settings of `tidewire serve`, by name."""
+"""Name → field of each setting of `tidewire serve`."""
 
 ENV_PREFIX: Final = "TIDEWIRE_"
 
@@ -102,10 +102,10 @@ TOKEN_FILES: Final = {
     "operator_tokens": "operator_token_file",
     "upstream_key": "upstream_key_file",
 }
-"""Settings whose values can be read from a file, with the setting that names the file."""
+"""Setting whose value can be read from a file → setting that contains the path of this file."""
 
 TURNED_OFF: Final = frozenset({"page"})
-"""Settings that are on by default. Their flag turns them off, and begins with `--no-`."""
+"""Settings that are on by default. Their flag begins with `--no-`, and turns them off."""
 
 SINGULAR: Final = {
     "tokens": "token",
@@ -115,7 +115,7 @@ SINGULAR: Final = {
     "upstream": "upstream",
     "served_model_names": "served_model_name",
 }
-"""Settings with several values. Their flag has a singular name and is repeated for each value."""
+"""Setting with several values → singular name of its flag, which is repeated for each value."""
 
 
 def flag_of(name: str) -> str:
@@ -158,7 +158,7 @@ def not_a_flag(arguments: Iterable[str]) -> str | None:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return an error message for an unknown name. If there is a similar known name, the message suggests it."""
+    """Return an error message for an unknown name. The message suggests a similar known name, if there is one."""
     return f"unknown name {name!r}{suggestion(name, known)}"
 
 

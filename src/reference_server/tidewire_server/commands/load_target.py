@@ -15,7 +15,7 @@ from tidewire_server.user_paths import user_path
 
 
 class TargetError(ValueError):
-    """The target does not name a server. The message says what to write instead."""
+    """The target does not name a server. The message shows how to correct the target."""
 
 
 class TargetImportError(Exception):
@@ -23,8 +23,8 @@ class TargetImportError(Exception):
 
 
 def load_target(target: str) -> Server:
-    """Import the module of a target, and return the server that the target names. If the target names only the module,
-    return the only server in the module.
+    """Import the module of a target, and return the server that the target names. If the target contains only a module, it
+    must have exactly one server.
 
     Raises:
         TargetError: The module does not exist, or does not contain the server.

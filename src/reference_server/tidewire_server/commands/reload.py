@@ -22,21 +22,21 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
 
     Args:
         arguments: Arguments of the command, with the option `--reload`.
-        folder: Folder whose Python files are watched, with all folders in it.
+        folder: Folder in which Python files are watched, including all of its subfolders.
         environment: Environment variables of the child process, in addition to those of this process.
 
     Returns:
         The exit code of the last child process.
     """
     words = list(arguments[1:] if arguments[:1] == ["serve"] else arguments)
-    # Without -P, a file such as `json.py` in the working directory would replace a module of the standard library.
+    # Pass -P. Otherwise a file such as `json.py` in the working directory would replace a module of the standard library.
     command = [sys.executable, "-P", "-m", "tidewire_server", *(w for w in words if w != flag_of("reload"))]
     variables = os.environ | environment | {variable_of("reload"): "false"}
     stopped = threading.Event()
     children: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        # In a separate process group, the child does not receive the Ctrl-C of the terminal a second time.
+        # Use a separate process group. Otherwise the child would receive a Ctrl-C of the terminal twice.
         group: dict[str, Any] = {"process_group": 0} if hasattr(os, "setpgid") else {}
         children[:] = [subprocess.Popen(command, env=variables, **group)]  # noqa: S603 - the command is this one
         return children[0]
@@ -47,7 +47,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
         stopped.set()
         for each in children:
             if each.poll() is None:
-                # The child ignores SIGHUP. After the terminal is closed, it would keep the port.
+                # Send SIGTERM instead of SIGHUP. The child ignores SIGHUP, and would keep the port after the terminal is closed.
                 each.send_signal(signal.SIGTERM if signum == hangup else signum)
 
     ends = [signal.SIGINT, signal.SIGTERM]
@@ -66,7 +66,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
             if stopped.is_set():
                 break
             child = start()
-            if stopped.is_set():  # The signal arrived before the new child was started.
+            if stopped.is_set():  # the signal arrived before the new child was started
                 child.terminate()
         return child.wait()
     finally:

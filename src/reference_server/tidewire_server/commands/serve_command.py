@@ -101,7 +101,7 @@ _serve.__signature__ = signature_with_flags(FLAGS)  # type: ignore[attr-defined]
 
 
 def _warn_about_client_token(server: "Server") -> None:
-    """Log a warning if the environment has a token for a client, and the server does not authenticate callers at all."""
+    """Log a warning if the environment contains a token for clients, but the server does not authenticate callers."""
     if os.environ.get(CLIENT_TOKEN) and not server.app.authentication.is_required:
         _log.warning(
             "%s has no effect on a server: a client sends this token, and this server serves callers without tokens; to "
@@ -126,7 +126,7 @@ def _run_with_reload(configuration: "Configuration") -> NoReturn:
         from tidewire_server.commands.reload import serve_with_reload  # noqa: PLC0415
     except ModuleNotFoundError as error:
         fail_without_extra(error, "server")
-    # If the user has not set `shutdown_timeout`, restart without waiting for jobs: a developer waits for each restart.
+    # Unless the user has set `shutdown_timeout`, do not wait for running jobs, because a developer waits for each restart.
     at_once = {} if "shutdown_timeout" in configuration.settings else {variable_of("shutdown_timeout"): "0"}
     raise typer.Exit(serve_with_reload(sys.argv[1:], folder_of(target), at_once))
 

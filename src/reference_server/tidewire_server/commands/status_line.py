@@ -15,23 +15,23 @@ from tidewire.terminal.status_area import StatusArea
 from tidewire_server.server import Server
 
 INTERVAL: Final = 1.0
-"""Time between two updates of the status line, in seconds."""
+"""Number of seconds between two updates of the status line."""
 RATE_WINDOW: Final = 5
 """Number of updates over which the number of tokens per second is computed."""
 
 _JOB_LOG: Final = "tidewire_server.jobs.job_service"
-"""Logger of the line for each job that has ended. The status line replaces these lines."""
+"""Logger that writes a line for each job that has ended. The status line replaces these lines."""
 
 
 @contextmanager
 def status_line(server: Server, *, quiet: bool) -> Iterator[None]:
     """Show a status line below the output of the server during a `with` block, if the output is a terminal.
 
-    The output of the process to `sys.stdout` and `sys.stderr`, and its log, appear above the line.
+    The log, and text that is written to `sys.stdout` and `sys.stderr`, appear above the line.
 
     Args:
         server: The server, which has started.
-        quiet: Whether the line replaces the log records of jobs that have ended.
+        quiet: Whether to hide the log records of jobs that have ended.
     """
     console = Console(file=sys.stderr, highlight=False)
     if not (sys.stdout.isatty() and sys.stderr.isatty()) or console.is_dumb_terminal:
@@ -49,7 +49,7 @@ def status_line(server: Server, *, quiet: bool) -> Iterator[None]:
 
 
 class _AboveStatus:
-    """Stream whose text appears above the status line. All its other members are forwarded to standard error."""
+    """Stream that writes above the status line. All other members are forwarded to the original stream."""
 
     def __init__(self, stream: TextIO, area: StatusArea) -> None:
         self._stream = stream
@@ -64,12 +64,12 @@ class _AboveStatus:
 
 
 class _Status:
-    """Numbers of a server for its status line."""
+    """Computes the status line of a server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._tokens: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOW)
-        """Times of the last updates, and the number of generated tokens at these times."""
+        """Time and number of generated tokens at each of the last updates."""
 
     def lines(self, _width: int) -> list[Text]:
         """Return the status line."""
@@ -80,7 +80,7 @@ class _Status:
         line = f"{number} endpoint{'' if number == 1 else 's'}  {waiting} queued  {running} running"
         sizes = []
         for name, each in endpoints.items():
-            # Text generation batches all running inputs.
+            # Text generation processes all running inputs in one batch.
             batches = scheduler.batch_size(name) if each.batching is not None else depths[name][0]
             if batches and (each.batching is not None or each.generated_tokens is not None):
                 sizes.append(f"{name} {batches:.3g}")

@@ -1,4 +1,4 @@
-"""Typer options of `tidewire serve` and `tidewire worker`, which are created from the settings."""
+"""Create the Typer options of `tidewire serve` and `tidewire worker` from the settings."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -76,7 +76,7 @@ def signature_with_flags(groups: Mapping[str, Iterable[str]]) -> inspect.Signatu
     """Create the signature from which typer makes the options of a command.
 
     Args:
-        groups: Names of the settings that have a flag, by the title of their group in `--help-all`.
+        groups: Title of a group in `--help-all` → names of the settings in this group.
     """
     flags = [_flag_parameter(name, group) for group, names in groups.items() for name in names]
     return inspect.Signature([*_OWN_PARAMETERS, *flags])

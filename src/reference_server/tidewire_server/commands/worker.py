@@ -1,4 +1,4 @@
-"""Command line of `tidewire worker`, which runs the functions of a server whose requests other processes answer.
+"""Command line of `tidewire worker`, which runs the functions of a server. Other processes answer the server's requests.
 
 The exit codes are those of `tidewire serve`.
 """
@@ -24,7 +24,7 @@ _GROUPS: Final = {
 
 
 class WorkerCommand(ServeCommand):
-    """`ServeCommand` with messages that name the command `tidewire worker`."""
+    """`ServeCommand` with messages about `tidewire worker`."""
 
     called = "worker"
 
