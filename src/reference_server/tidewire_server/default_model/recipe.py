@@ -46,7 +46,7 @@ PEAK_LEARNING_RATE = 3e-3
 WARM_UP_STEPS = 100
 WEIGHT_DECAY = 0.1
 SHORT_VALIDATION = 40
-"""Number of windows of held-out text on which each checkpoint is evaluated. The final checkpoint is evaluated on all."""
+"""Number of windows of held-out text on which each checkpoint is evaluated. The final checkpoint is evaluated on all windows."""
 RECORDED_SIZES = (
     "vocab_size",
     "hidden_size",
@@ -108,7 +108,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
 
 
 def windows(ids: torch.Tensor, batch: int, length: int, chance: torch.Generator) -> Iterator[torch.Tensor]:
-    """Yield random batches of windows, `[batch, length + 1]`, without end.
+    """Yield an endless sequence of random batches of windows, `[batch, length + 1]`.
 
     Each pass over the text starts at a random offset, cuts the text into windows, and shuffles the windows.
 

@@ -1,8 +1,8 @@
 """Training corpus of the default model. It consists of files of the Python 3.11 standard library.
 
 The manifest `corpus.json` lists the files with their SHA-256. Files that are missing or differ from the manifest are
-called *drift*. For example, another patch release of Python has a standard library in which some files differ. If there
-is drift, the training script lists these files and stops, unless its option `--allow-drift` is set.
+called *drift*. For example, some files differ in another patch release of Python. If there is drift, the training script
+lists these files and stops, unless its option `--allow-drift` is set.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ SKIPPED_FILES = frozenset(
 )
 
 VALIDATION_EVERY = 20
-"""Inverse of the fraction of files that are held out for validation. Only the name of a file decides whether the file
-is held out.
-"""
+"""One in this number of files is held out for validation. The choice depends only on the names of the files."""
 
 
 class CorpusError(Exception):
