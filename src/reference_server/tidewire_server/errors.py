@@ -6,11 +6,11 @@ from typing import Any, Final
 from tidewire.protocol.problems import REGISTRY, Problem, no_such_endpoint, problem, to_json
 
 ITEM_ERROR = "item_refused"
-"""Default code of an `ItemError`. Also the prefix that `ItemError` adds to a custom code without a dot that is not a URI."""
+"""Default code of an `ItemError`, and prefix of custom codes. A custom code with a dot, or that is a URI, gets no prefix."""
 
 
 class ProblemError(Exception):
-    """Error for which the server sends a problem document as the response.
+    """Error that the server sends to the client as a problem document.
 
     Attributes:
         problem: Body of the response.
@@ -24,12 +24,12 @@ class ProblemError(Exception):
 
 
 class EndpointFunctionError(RuntimeError):
-    """A function in the options of an endpoint, such as `validate`, has failed for an input. It raised an unexpected exception,
-    which is the cause of this error, or it returned an invalid value.
+    """A function in the options of an endpoint, such as `validate`, has failed for an input. Either it returned an invalid
+    value, or it raised an unexpected exception, which is the cause of this error.
 
     Args:
         message: Name of the endpoint and of the function.
-        pointer: JSON Pointer of the input in the body of the request. None if the function has no single input.
+        pointer: JSON Pointer of the input in the body of the request. None if the error does not concern a single input.
     """
 
     def __init__(self, message: str, *, pointer: str | None = None) -> None:
@@ -47,11 +47,11 @@ _UNREAD_REQUESTS: Final = {
     "request.foreign_host": (421, "The Host header is not the name of this server"),
     "request.foreign_origin": (403, "Web pages of this origin may not use this server"),
 }
-"""HTTP status and title of the problems with requests that the server rejects unread. Their codes are not registered."""
+"""HTTP status and title for each problem of a request that the server rejects unread. The codes are not registered."""
 
 
 def unread_request(code: str, detail: str) -> Problem:
-    """Create the problem for a request that the server rejects unread. The client may repeat a request that was late."""
+    """Create the problem for a request that the server rejects unread. `request.late` is retryable."""
     status, title = _UNREAD_REQUESTS[code]
     return Problem(code=code, title=title, status=status, detail=detail, retryable=code == "request.late")
 
@@ -120,7 +120,7 @@ class StreamClosedError(RuntimeError):
 
 
 class WorkerLostError(Exception):
-    """The worker that ran a function has died, or had to be replaced. The inputs are treated as `on_restart` says."""
+    """The worker that ran a function has died or was replaced. `on_restart` decides how the items continue."""
 
 
 class RunLaterError(Exception):
@@ -128,7 +128,7 @@ class RunLaterError(Exception):
 
 
 class WorkersUnavailableError(Exception):
-    """The workers of an endpoint cannot be used. During the server's start, this error ends the start."""
+    """The workers of an endpoint cannot be used. If this happens while the server starts, the start fails."""
 
 
 class UnknownEndpointError(KeyError):

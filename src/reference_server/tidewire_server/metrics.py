@@ -15,8 +15,8 @@ MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 class Metrics:
     """Prometheus metrics of one server.
 
-    On hot paths, events are counted in plain integers. These are added to the Prometheus counters when the metrics are
-    read.
+    Hot paths count in plain integers, because Prometheus counters are slower. The integers are added to the Prometheus
+    counters when the metrics are read.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Metrics:
             self.problems.labels(code)
 
     def begin_at_zero(self, endpoint: str) -> None:
-        """Create the counters of an endpoint with the value 0. Prometheus ignores the increase with which a new counter
-        appears, and computes no rate before it. Without this, an alert for jobs that never end could not fire.
+        """Create the counters of an endpoint with the value 0. Prometheus computes no rate for a counter that does not exist
+        yet, and ignores its first value. An alert for jobs that never end could otherwise not fire.
         """
         for counter in (self.jobs_submitted, self.jobs_started, self.items_started):
             counter.labels(endpoint)
@@ -67,9 +67,7 @@ class Metrics:
             self.jobs_ended.labels(endpoint, status)
 
     def measure(self, name: str, help_text: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """Register a gauge with one value for each endpoint. When the metrics are read, the function `read` is called
-        to get the values.
-        """
+        """Register a gauge with one value for each endpoint. When the metrics are read, `read` is called for the values."""
         gauge = Gauge(f"tidewire_{name}", help_text, ["endpoint"], registry=self.registry)
         self._measured.append((gauge, read))
 

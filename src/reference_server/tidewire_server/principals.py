@@ -1,9 +1,9 @@
-"""Identity of callers: principals with bearer tokens or by a function of the application, and anonymous callers.
+"""Identity of callers. A caller is a principal, identified by a bearer token or by the application, or is anonymous.
 
 A principal has access only to its own jobs. A request for another principal's job gets the same response as a request
 for an unknown job.
 
-If the server has neither tokens nor such a function, all callers are anonymous:
+If the server has neither tokens nor a function `principal` of the application, all callers are anonymous:
 
 mode                          | who may use a job             | list of jobs | limits count
 ------------------------------+-------------------------------+--------------+-----------------------
@@ -30,10 +30,10 @@ Otherwise, the principal of an anonymous caller is this text, followed by a spac
 """
 
 CALLER: Final[ContextVar[str]] = ContextVar("caller", default=ANONYMOUS)
-"""Principal for which the current task validates an input or calls a function. Shared resources limit the use per principal."""
+"""Principal for which the current task validates an input or calls a function. Shared resources have limits per principal."""
 
 PrincipalFunction = Callable[[MutableMapping[str, Any]], "str | Awaitable[str | None] | None"]
-"""Function of the application that returns the caller's name for the ASGI scope of a request, or None."""
+"""Function of the application that gets the ASGI scope of a request, and returns the caller's name or None."""
 
 MAX_NAME_LENGTH: Final = 256
 """Maximum length of a name that a `PrincipalFunction` returns, in code points. Names are stored with each job."""
@@ -41,17 +41,17 @@ MAX_NAME_LENGTH: Final = 256
 _BEARER: Final = {"www-authenticate": 'Bearer realm="tidewire"'}
 
 _APPLICATION: Final = {"www-authenticate": 'Application realm="tidewire"'}
-"""Challenge of a server with a function `principal`. With the scheme `Bearer`, the web page would ask the user for a token."""
+"""Challenge of a server with a function `principal`. It must not be `Bearer`, because the web page would then ask for a token."""
 
 _UNKNOWN_ADDRESS: Final = "unknown"
 
 _IPV6_PREFIX: Final = 64
-"""Length of the IPv6 prefix that counts as one client address. A single host usually has all addresses of a /64."""
+"""Length of the IPv6 prefix that counts as one client address. A single host can usually use all addresses of a /64."""
 
 
 @lru_cache(maxsize=4096)
 def client_address(host: str | None) -> str:
-    """Convert the host that the ASGI server reports to the client address for which limits are counted.
+    """Convert the host that the ASGI server reports to a client address. Limits are counted per client address.
 
     All texts that are not IP addresses count as the same unknown address. Otherwise, a client behind a proxy that
     forwards arbitrary text could use a new address for each request.
@@ -90,7 +90,7 @@ class TokenPrincipals:
 
         Raises:
             ValueError: A token is empty, occurs twice, or contains a character that is not allowed in an Authorization
-                header. Or the name of a principal is that of an anonymous caller.
+                header. The same error is raised if a principal has the name of anonymous callers.
         """
         self._principals: dict[bytes, str] = {}
         for entry in tokens:
@@ -122,7 +122,7 @@ class TokenPrincipals:
         return frozenset(self._principals.values())
 
     def sharing_token(self, other: "TokenPrincipals") -> str | None:
-        """Return a principal whose token is also in `other`, or None if there is no such principal."""
+        """Return a principal of which a token is also in `other`. Return None if no token is in both."""
         return next((name for known, name in self._principals.items() if known in other._principals), None)
 
     def principal(self, authorization: str | None) -> str:
@@ -149,7 +149,7 @@ class PrincipalFunctionError(RuntimeError):
 
 
 async def principal_from(function: PrincipalFunction, scope: MutableMapping[str, Any], timeout: float) -> str:
-    """Call the function of the application that names the caller.
+    """Call the function of the application that identifies the caller.
 
     Args:
         function: The function, which may be synchronous or asynchronous.

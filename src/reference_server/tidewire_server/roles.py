@@ -1,4 +1,4 @@
-"""Role of this process among the servers of one database.
+"""Roles of processes that share one database: which of them answer requests, and which run functions.
 
   command                            | answers requests | runs functions
   -----------------------------------+------------------+---------------
@@ -13,4 +13,4 @@ from contextvars import ContextVar
 from typing import Final
 
 RUNS_FUNCTIONS: Final[ContextVar[bool]] = ContextVar("runs_functions", default=True)
-"""Whether the process that imports the server's file runs its functions. If not, `add_generate` loads no weights."""
+"""Whether this process runs the functions of the file that it imports. If not, `add_generate` loads no weights."""

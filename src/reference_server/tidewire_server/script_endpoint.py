@@ -1,4 +1,4 @@
-"""Endpoint `tidewire.script` for tests, which executes the steps in its input.
+"""Endpoint `tidewire.script`, which executes the steps in its input, for tests.
 
 Tests of clients and black-box tests of servers need a stream that grows, is truncated, pauses or fails at a known
 point. The specification defines the steps and their limits (`spec/README.md`), so that any server can offer this
@@ -37,7 +37,7 @@ MAX_NUMBERS: Final = 64
 CONCURRENCY: Final = 12
 """Default number of scripts that run concurrently.
 
-It is small, so that tests can fill the queue with a few more scripts.
+The number is small, so that tests need only a few more scripts to fill the queue.
 """
 
 _DIGITS: Final = "0123456789"

@@ -41,8 +41,8 @@ from tidewire_server.store.store_errors import StoreError
 F = TypeVar("F", bound=Callable[..., Any])
 
 ADDED_ROUTES: Final[list[Callable[[TidewireApp], Iterable[Route]]]] = []
-"""Functions that every server passes to `add_routes`. The modules that define these functions import this one, so the package
-adds the functions to the list.
+"""Functions that every server passes to `add_routes`. The package fills this list, because the modules that define these
+functions import this module.
 """
 
 LOADING: Final[ContextVar[str | None]] = ContextVar("loading", default=None)
@@ -76,9 +76,10 @@ class Server:
             settings: All settings in one object.
             principal: Function that authenticates callers in place of `tokens`, for a server inside an application with
                 its own accounts. It is called with the ASGI scope of each request, and returns the caller's name, or
-                None if the request must get 401. Each caller has access only to the jobs of its name. The function may be
-                async, and then has `principal_timeout` seconds. If it raises an exception, the request gets 500, and the
-                server's log has the traceback. A name has at most 256 printable characters, and must not be `anonymous`.
+                None to reject the request with 401. Each caller has access only to jobs that were submitted under the same
+                name. The function may be async, and must then return within `principal_timeout` seconds. If it raises an
+                exception, the request gets 500, and the server's log contains the traceback. A name has at most 256
+                printable characters, and must not be `anonymous`.
             options: Individual settings such as `default_concurrency_limit=1`, `max_threads=40` or `heartbeat=15.0`.
                 They take precedence over `settings`. The class `Settings` lists all settings with their bounds.
 
@@ -179,14 +180,14 @@ class Server:
                 `default_concurrency_limit`.
             global_limit: Maximum number of concurrent calls over all servers and workers of one database, or None for
                 no limit. In a group of endpoints, it applies to the group. `concurrency_limit` counts in each
-                process. If the log is in memory or in a file, there is only one process, which has both limits.
+                process. If the log is in memory or in a file, there is only one process, and both limits apply to it.
             concurrency_group: Name of a group of endpoints that share one concurrency limit, for example because
                 their models share a GPU. Set `concurrency_limit` on any endpoint of the group.
             max_queue_size: Maximum number of items that wait for a call. It may be 0. The default is the server's
                 setting.
             time_limit: Number of seconds after which an item fails with `deadline_exceeded` and its function is
                 cancelled, or None for no limit.
-            on_restart: Treatment of items that were running when the server stopped, unless the log is in memory.
+            on_restart: How the server treats items that were running when it stopped, unless the log is in memory.
                 With "rerun", the restarted server runs them again from the start. With "fail", they fail with
                 `worker_lost`. Use "fail" for functions that must not run twice. With "continue", the restarted server
                 keeps their logged values and runs them again. Use "continue" for functions that read `ctx.previous`
@@ -196,7 +197,7 @@ class Server:
                 [f"/{len(given.history)}/text"]`. If the endpoint's function takes a pydantic model, functions in
                 options are called with this model. Otherwise they are called with an object that has the parameters
                 of the endpoint's function as attributes. If the value is a text, the default is the value itself.
-                This is also the default of a generator without an annotation, whose first value decides.
+                This is also the default of a generator without an annotation if its first value is a text.
             initial: Value of an item until its function produces the first value, or a function that computes this
                 value from the input.
             validate: Function that checks each input that matches the schema. To reject the client's request, this
@@ -205,8 +206,8 @@ class Server:
             capabilities: Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or
                 `{"rollback": False}`. They take precedence over the capabilities that the server detects. The server
                 declares `rollback` for every generator and every function with a stream. With `{"rollback": False}`,
-                you promise that the function never removes or replaces text, and the server fails a job whose
-                function does so.
+                you promise that the function never removes or replaces text. If the function does so nevertheless,
+                its job fails.
             examples: Valid inputs, shown in discovery.
             links: Additional resources that the server offers under the endpoint's URL, as a mapping from names to
                 contents. Each content is bytes, a JSON value, or a function that returns bytes or a JSON value.
@@ -216,9 +217,9 @@ class Server:
                 generator yields `{row: value}`, where the value can be an `Append` or a `Last`. Clients submit inputs
                 as usual. All options below require `batch`.
             max_batch_size: Maximum number of inputs per call. The default is 16, or the largest of `sizes`.
-            batch_timeout: Number of seconds that an idle worker waits for more inputs, counted from the arrival of
-                the oldest waiting input. With 0, the worker does not wait, so that batches form only while another
-                call is running.
+            batch_timeout: Number of seconds that a call waits for more inputs, counted from the arrival of the oldest
+                waiting input. With 0, a call starts at once if the function is idle, so that batches form only while
+                another call is running.
             sizes: Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded,
                 and the values of the padding rows are discarded.
             pad: Input that is used for padding. The default is the last input of the batch.
@@ -226,15 +227,16 @@ class Server:
                 calls this function when the input is submitted, and again when the input is queued.
             max_cost: Maximum total cost of the inputs in one call. An input with a higher cost is rejected.
             key: Function that returns the batch key of an input, for example its shape or its adapter. Only inputs
-                with equal keys share a batch. The function is called at the same times as `cost`.
+                with equal keys share a batch. The server calls this function when it calls `cost`.
             bisect: Whether the server splits a batch that raised an exception into halves, and retries each half
                 separately. The server repeats this until only the inputs that cause the exception have failed. The
                 function is then called several times with the same input.
             workers: Workers that call the function outside of the server's process, such as `ray_workers(4,
                 num_gpus=1)`. The endpoint can then be a class: each worker creates an instance, which loads the
                 model, and calls it for each batch. The default of `concurrency_limit` is the number of workers. If a
-                worker dies, or is replaced because a cancelled item did not end within `cancel_timeout`, its other
-                items follow `on_restart`. The function must not be async, or receive inputs while it runs.
+                cancelled item does not end within `cancel_timeout`, its worker is replaced. When a worker dies or is
+                replaced, `on_restart` applies to its other items. The function must not be async, and must not accept
+                further inputs while it runs.
 
         Raises:
             TypeError: The function's signature is not supported.
@@ -271,7 +273,7 @@ class Server:
         return serving.app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection like `app`, so that `uvicorn program:server` works, too."""
+        """Handle one ASGI connection like `app`, so that `uvicorn program:server` also works."""
         await self.app(scope, receive, send)
 
     def configure(self, **options: Any) -> None:
@@ -291,11 +293,11 @@ class Server:
         self._serving.closers.append(function)
 
     def add_routes(self, routes: Callable[[TidewireApp], Iterable[Route]]) -> None:
-        """Add routes to the application, next to those of the protocol.
+        """Add routes to the application, in addition to the routes of the protocol.
 
         Args:
-            routes: Function that returns the routes, which Starlette matches after those of the protocol. It is called
-                once, when `app` is first accessed. It must not use the application's `service`, which starts later.
+            routes: Function that returns the routes. They are matched after the routes of the protocol. The function is
+                called once, when `app` is first accessed. It must not use the application's `service`, which starts later.
 
         Raises:
             RuntimeError: `app` has been accessed, or the server is running.
@@ -342,9 +344,9 @@ class Server:
             switch_interval: Python's thread switch interval in seconds (`sys.setswitchinterval`) while the server runs.
 
         Raises:
-            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. Or
-                other machines can reach the address although the server has no tokens or `debug` is on. If the
-                exception is not caught, Python prints the reason in one line and exits with code 1.
+            SystemExit: The address cannot be bound, the log cannot be opened, or the port file cannot be written. The same
+                exception is raised if other machines can reach the address although the server has no tokens or `debug`
+                is on. If it is not caught, Python prints the reason in one line and exits with code 1.
             RuntimeError: The thread already runs an event loop, as in a notebook, or the server is already running.
         """
         from tidewire_server.serving import serve  # noqa: PLC0415 - other ASGI servers do not need uvicorn
@@ -426,7 +428,7 @@ class Server:
             ProblemError: The input is not valid.
             ItemError: The function raised an `ItemError`, or its value does not match the schema.
             WorkersUnavailableError: The workers of the endpoint cannot be started.
-            Exception: The function raised another exception, which is raised unchanged.
+            Exception: Any other exception that the function raised.
         """
         found = _find(self.endpoints, endpoint)
         if _has_running_loop():
@@ -437,7 +439,7 @@ class Server:
 
 
 class _Serving:
-    """The application of a server, and the functions that it calls.
+    """The application of a server, and the functions that were registered for it.
 
     Attributes:
         app: The application; None until it is first accessed.
@@ -453,7 +455,7 @@ class _Serving:
         self.principal = principal
 
     def checked(self, settings: Settings) -> Settings:
-        """Return the settings, after a check that `principal` and `tokens` are not both set.
+        """Check that `principal` and `tokens` are not both set, and return the settings.
 
         Raises:
             ValueError: Both are set.
@@ -482,8 +484,7 @@ def _find(endpoints: Mapping[str, Endpoint], name: str) -> Endpoint:
 
 
 async def _call(server: Server, endpoint: Endpoint, members: dict[str, Any]) -> JsonValue:
-    # Turn off `max_body_values`. This limit keeps one caller from blocking the event loop for others, and here there is
-    # only one caller.
+    # Turn off `max_body_values`. This limit protects other callers from a blocked event loop, but here is only one caller.
     settings = server.settings.replace(max_body_values=sys.maxsize)
     service = JobService(server.endpoints, settings, Metrics(), memory_of(settings))
     try:

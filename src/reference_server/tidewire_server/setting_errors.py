@@ -1,4 +1,4 @@
-"""Error messages for invalid settings, with a suggestion for an unknown name and the values that a setting accepts."""
+"""Error messages for invalid settings. They suggest a similar name, or describe the values that a setting accepts."""
 
 import difflib
 from collections.abc import Iterable

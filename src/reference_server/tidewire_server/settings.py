@@ -19,17 +19,17 @@ from tidewire_server.setting_errors import settings_error
 from tidewire_server.user_paths import file_of, user_path
 
 MAX_SECONDS: Final = 1e10
-"""Upper bound of every setting that is a time, in seconds: about 300 years. With a longer `state_ttl`, a state could expire
-after the year 9999, which a timestamp cannot represent."""
+"""Upper bound of every setting that is a time, in seconds: about 300 years. With a longer `state_ttl`, the expiry of a state
+could be after the year 9999, which a timestamp cannot represent."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 ModelName = Annotated[str, Field(pattern=r"^[!-~]{1,256}$")]
-"""Name of a model in requests to the OpenAI surface. It is a part of a URL."""
+"""Name of a model in requests to the OpenAI surface. The characters are limited, because URLs contain the name."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _ORIGIN: Final = re.compile(
     r"(?!http://.*:80$|https://.*:443$)[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?"
 )
-"""An origin as browsers send it, in lower case and without a default port."""
+"""Matches an origin in the form in which browsers send it, in lower case and without a default port."""
 KIB = 1024
 MIB = KIB * KIB
 
@@ -95,8 +95,8 @@ class Settings(BaseModel):
         0.005,
         ge=0,
         le=1,
-        description="Time within which appends are merged into one event, and likewise the starts and results of the "
-        "items of a job; 0 for one event each. Under load, the server uses up to 0.05 s.",
+        description="Time for which appends are collected and merged into one event. The starts and results of the items of "
+        "a job are merged in the same way. With 0, each append is one event. Under load, the server uses up to 0.05 s.",
     )
     min_snapshot_interval: float = Field(
         0.25,
@@ -156,9 +156,9 @@ class Settings(BaseModel):
         0.5,
         gt=0,
         le=1,
-        description="Maximum share of `max_queue_size`, `max_input_bytes`, `max_incoming_bytes`, `max_unsent_bytes` and "
-        "`max_threads` that one caller may use, and of `max_connections` that one client address may use; 1 for no such "
-        "limit. With `single_user`, there is no such limit either. With the tokens of only one principal, the limit applies only to connections.",
+        description="Maximum fraction of `max_queue_size`, `max_input_bytes`, `max_incoming_bytes`, `max_unsent_bytes` and "
+        "`max_threads` that one caller may use, and of `max_connections` that one client address may use. With 1 or with "
+        "`single_user`, there is no such limit. If the tokens belong to only one principal, the limit applies only to connections.",
     )
     max_state_bytes: int = Field(
         16 * MIB, ge=KIB, description="Maximum size of one job's state as JSON, in bytes."
@@ -179,8 +179,8 @@ class Settings(BaseModel):
 
     max_unsent_bytes: Count = Field(
         512 * MIB,
-        description="Maximum total size of large states, events and lists of jobs that clients have not read completely, in "
-        "bytes. Data that several clients read counts once. Above the limit, requests get 503, and streams end with "
+        description="Maximum total size in bytes of large responses that clients have not read completely: states, events and "
+        "lists of jobs. Data that several clients read counts once. Above the limit, requests get 503, and streams end with "
         "`goaway`.",
     )
 
@@ -204,7 +204,7 @@ class Settings(BaseModel):
     )
     max_tombstones: Count = Field(
         100_000,
-        description="Maximum number of tombstones, which are stored for deleted jobs, and also of idempotency keys. "
+        description="Maximum number of tombstones, which are stored for deleted jobs, and maximum number of idempotency keys. "
         "If there are more tombstones, the oldest tombstones expire early. If there are more keys, the oldest keys of "
         "the caller with the most keys expire early.",
     )
@@ -224,13 +224,12 @@ class Settings(BaseModel):
         60.0,
         ge=2,
         le=86_400,
-        description="Time for which functions run on while the database cannot be reached. After that, they are cancelled, and "
-        "`on_restart` decides how their jobs continue when the database is back. Only for a log in a database.",
+        description="Time for which functions continue while the database cannot be reached. Afterwards, they are cancelled, and "
+        "`on_restart` decides how their jobs continue when the database is available again. Only for a log in a database.",
     )
     max_attempts: Count = Field(
         10,
-        description="Maximum number of runs of a job during which the server crashes. After that, the job fails with "
-        "`worker_lost`.",
+        description="A job fails with `worker_lost` after the server has crashed this number of times while running it.",
     )
 
     # ---- development -------------------------------------------------------------------------------------------
@@ -305,16 +304,15 @@ class Settings(BaseModel):
     )
     served_model_names: tuple[ModelName, ...] = Field(
         (),
-        description="Further names of the model of `generate`, which requests to `/openai/v1` may use in place of its own "
-        "name.",
+        description="Aliases of the model of `generate`. Requests to `/openai/v1` may use them in place of the model's name.",
     )
     root_path: str = Field(
         "", pattern=r"^(/[^/?#]+)*$", description="Path prefix of this server behind a proxy."
     )
     page: bool = Field(
         True,
-        description="Serve a web page at `/`, on which people call the endpoints. Its files are public and contain nothing "
-        "of this server; with `tokens`, the page asks for one.",
+        description="Serve a web page at `/`, on which people can call the endpoints. Its files are public and contain no data "
+        "of this server. With `tokens`, the page asks the user for a token.",
     )
 
     @field_validator("log")
@@ -369,8 +367,8 @@ class Settings(BaseModel):
         return proxies
 
     def is_single_user(self, *, on_loopback: bool) -> bool:
-        """Return whether all callers are one user. The argument `on_loopback` is whether the server is bound to a
-        loopback address.
+        """Return whether all callers are treated as one user. `on_loopback` must be true if the server listens on a loopback
+        address.
         """
         if self.tokens:
             return False
@@ -379,7 +377,7 @@ class Settings(BaseModel):
         return self.single_user
 
     def caller_share(self, *, single_user: bool) -> float:
-        """Return the share of each pool that one caller may use. The share is 1 if there is only one caller."""
+        """Return the fraction of each shared resource that one caller may use. It is 1 if there is only one caller."""
         only_caller = single_user or len(TokenPrincipals(self.tokens).names) == 1
         return 1.0 if only_caller else self.max_share
 
@@ -405,7 +403,7 @@ class Settings(BaseModel):
 
 
 def share_of(total: int, share: float) -> int:
-    """Return the part of a pool that one caller may use, rounded down, but at least 1 unless the pool is empty."""
+    """Return `total * share`, rounded down, but at least 1 unless `total` is 0."""
     return min(total, max(1, int(total * share)))
 
 
@@ -464,7 +462,7 @@ class Launch(BaseModel):
         300.0,
         ge=1,
         le=86_400,
-        description="Time without a byte after which an upstream counts as lost.",
+        description="Time without a received byte after which a request to the upstream fails.",
     )
     tokenizer: Path | None = Field(
         None,
@@ -502,13 +500,13 @@ class Launch(BaseModel):
         0.25,
         gt=0,
         le=1,
-        description="Maximum share of the step time that the masks of one text with a `json_schema` may take. Above it, "
-        "the text fails. Only steps that the text shares with other texts count. 1 for no limit.",
+        description="Maximum fraction of the time of engine steps that the masks of one text with a `json_schema` may take. "
+        "Above it, the text fails. Only steps that the text shares with other texts count. 1 for no limit.",
     )
     on_restart: Literal["auto", "rerun", "fail", "continue"] = Field(
         "auto",
-        description="Treatment of texts that were being generated when the server stopped, unless the log is in memory: rerun from "
-        "the start, continue after the logged tokens, or fail with worker_lost. With auto, they continue. If the log is in "
+        description="How the server treats texts that were being generated when it stopped, unless the log is in memory: rerun "
+        "from the start, continue after the logged tokens, or fail with worker_lost. auto means continue. If the log is in "
         "memory, auto also omits token ids that the request did not ask for.",
     )
     share_prefixes: bool = Field(

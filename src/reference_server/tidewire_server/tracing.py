@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, if OpenTelemetry is installed. One trace contains the submit of a job, its streams and its function.
+"""OpenTelemetry traces, if OpenTelemetry is installed. One trace covers the submit of a job, its streams and its function.
 
 A job outlives its requests, and may outlive the process, so no single span covers it. Each step is a separate span:
 
@@ -36,25 +36,25 @@ else:
     _propagator = TraceContextTextMapPropagator()
 
 JOB_ID: Final[ContextVar[str | None]] = ContextVar("job_id", default=None)
-"""Id of the job whose function the current task or thread runs, for log records. None in a batched call."""
+"""Id of the job for which the current task or thread runs a function. Log records contain it. None in a batched call."""
 
 MAX_HEADER_LENGTH: Final = 512
 """Maximum length of a `traceparent` header. A longer header is ignored."""
 
 MAX_USAGE_ATTRIBUTES, MAX_CODE_LENGTH = 32, 100
-"""Maximum number of reported usage numbers in one span, and maximum length of an error code, which functions choose."""
+"""Maximum number of usage numbers in one span, and maximum length of an error code. Functions choose both freely."""
 
 _TOKEN_COUNTS: Final = {
     "prompt_tokens": "gen_ai.usage.input_tokens",
     "completion_tokens": "gen_ai.usage.output_tokens",
 }
-"""Usage numbers for which the semantic conventions of OpenTelemetry define an attribute."""
+"""Usage number → attribute that the semantic conventions of OpenTelemetry define for it."""
 
 _NO_TRACE: Final = contextlib.nullcontext()
 
 
 class TracedJob(Protocol):
-    """The members of `JobRecord` that spans need."""
+    """Attributes of `JobRecord` that spans need."""
 
     id: str
     endpoint: str
@@ -105,8 +105,8 @@ class JobSpan:
 def continued(headers: Iterable[tuple[bytes, bytes]]) -> contextlib.AbstractContextManager[None]:
     """Continue the trace that a request names, during a `with` block.
 
-    A header that is not valid is ignored, and so is `traceparent` if it occurs twice. If the application around the server has
-    already created a span for the request, that span's trace takes precedence.
+    An invalid header, and a `traceparent` that occurs twice, are ignored. If the application around the server has already
+    created a span for the request, the trace of this span takes precedence.
 
     Args:
         headers: Headers of the ASGI scope.
@@ -119,7 +119,7 @@ def continued(headers: Iterable[tuple[bytes, bytes]]) -> contextlib.AbstractCont
 
 
 def submitting(endpoint: str) -> contextlib.AbstractContextManager[None]:
-    """Create the `submit` span during a `with` block that submits a job and then calls `accepted`. In this block,
+    """Create the `submit` span for a `with` block. The block must submit a job, and then call `accepted`. In this block,
     `trace_headers` returns the value to store as `JobRecord.traceparent`.
     """
     if _INSTALLED and (_has_span() or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)):
@@ -180,7 +180,7 @@ def start_stream(job: TracedJob, *, resumed: bool) -> JobSpan | None:
 def start_run(job: TracedJob, index: int) -> JobSpan | None:
     """Start the `run` span of one item. Return None if the job has no trace.
 
-    Only the span of the first attempt has the time in the queue. Later, this time would include the earlier attempts.
+    Only the span of the first attempt contains the time in the queue. Later, this time would include the earlier attempts.
     """
     if not _INSTALLED or job.traceparent is None:
         return None
@@ -203,8 +203,8 @@ def running(span: JobSpan | None, job: str) -> contextlib.AbstractContextManager
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers with which a request to another server continues the trace of the job that the current task or
-    thread runs. Without a trace, the result is empty.
+    """Return headers for a request to another server, so that the request continues the trace of the current job. The current
+    job is the one that this task or thread runs. Without a trace, the result is empty.
     """
     carrier: dict[str, str] = {}
     if _INSTALLED and _has_span():
@@ -222,7 +222,7 @@ def trace_id() -> str | None:
 
 
 def _start(name: str, parent: Any, kind: Any, attributes: dict[str, Any], links: Any = ()) -> Any:
-    # An exception is not recorded, because its message may contain a value.
+    # Do not record exceptions, because their messages may contain values of users.
     return _tracer.start_span(
         name, parent, kind, attributes, links, record_exception=False, set_status_on_exception=False
     )
@@ -238,7 +238,7 @@ def _attached(found: Any) -> Iterator[None]:
 
 
 def _stored(traceparent: str) -> Any:
-    # Leave out `tracestate`: callers control it, and OpenTelemetry logs it if it is not valid.
+    # Leave out `tracestate`, because callers control it, and OpenTelemetry logs it if it is invalid.
     return _propagator.extract({"traceparent": traceparent}, context.Context())
 
 

@@ -1,4 +1,4 @@
-"""Distinguish the user's code in a stack from Python's libraries, this server and its client."""
+"""Distinguish the user's code in a stack trace from Python's libraries, this server and its client."""
 
 import sysconfig
 from importlib.util import find_spec
@@ -19,14 +19,14 @@ _LIBRARIES: Final = tuple(
 
 
 def is_user_code(file: str) -> bool:
-    """Return whether the file name of a frame belongs to the user's code. `<stdin>` and the cells of a notebook do."""
+    """Return whether the file name of a frame belongs to the user's code. `<stdin>` and the cells of a notebook count as such."""
     return not file.startswith(("<frozen", "<string>")) and not str(Path(file).resolve()).startswith(
         _LIBRARIES
     )
 
 
 def place_of(frame: FrameType) -> str:
-    """Return the location of the innermost frame in the user's code, or of the innermost frame if the user's code has none."""
+    """Return the location of the innermost frame in the user's code. If there is none, use the innermost frame of all."""
     found: FrameType | None = frame
     while found is not None and not is_user_code(found.f_code.co_filename):
         found = found.f_back

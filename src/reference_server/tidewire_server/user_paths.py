@@ -1,4 +1,4 @@
-"""Paths, and URLs of stores, that users pass in arguments and settings."""
+"""Interpret paths and store URLs that users pass in arguments and settings."""
 
 import os
 import re
@@ -9,13 +9,13 @@ MEMORY: Final = "memory"
 _SQLITE: Final = "sqlite:///"
 _POSTGRESQL: Final = ("postgresql://", "postgres://")
 _PASSWORD: Final = re.compile(r"(:/{1,2}[^:/?#@]*:).*@")
-"""Pattern of the password in a URL, in which a slash may be missing. A password that is not percent-encoded may contain any
-character, so everything up to the last `@` counts as the password.
+"""Matches the password in a URL, even if a slash is missing. A password that is not percent-encoded may contain any
+character, so everything up to the last `@` is treated as the password.
 """
 _PASSWORD_WITHOUT_HOST: Final = re.compile(r"(:/{1,2}[^:/?#@\[]*:)(?![0-9]*(?:[,/?]|$))[^@]*$")
-"""Pattern of the password in a URL without `@`, for example because the host was forgotten. Digits alone are a port instead."""
+"""Matches the password in a URL without `@`, for example because the host was forgotten. Digits alone are treated as a port."""
 _PASSWORD_PARAMETER: Final = re.compile(r"(\bpas\w*\s*=\s*|password\s*=\s*)[^&\s]+", re.IGNORECASE)
-"""Pattern of a URL parameter whose name is `password`, or a likely misspelling of it."""
+"""Matches a URL parameter with the name `password`, or with a likely misspelling of this name."""
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
@@ -43,11 +43,11 @@ def file_of(name: str) -> Path | None:
 
 
 def is_database(name: str) -> bool:
-    """Return whether a store URL is that of a PostgreSQL database."""
+    """Return whether a store URL refers to a PostgreSQL database."""
     return name.startswith(_POSTGRESQL)
 
 
 def without_password(name: str) -> str:
-    """Return a store URL in which `***` replaces every password."""
+    """Replace every password in a store URL by `***`."""
     name = _PASSWORD_WITHOUT_HOST.sub(r"\1***", _PASSWORD.sub(r"\1***@", name))
     return _PASSWORD_PARAMETER.sub(r"\1***", name)

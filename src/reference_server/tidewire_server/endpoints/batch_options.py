@@ -1,4 +1,4 @@
-"""Options of batched endpoints, and the validation of these options.
+"""Options of batched endpoints, their validation, and the interface of workers in other processes.
 
 With the option `workers`, the endpoint's function runs in other processes. The server then calls `call` or `stream` of the
 endpoint's `WorkerPool` instead. Both return or yield the same values as the function itself.
@@ -40,7 +40,7 @@ class Batching:
         return BatchBounds(self.max_size, self.max_cost, self.timeout)
 
     def padded(self, rows: int) -> int:
-        """Return the size to which a batch of `rows` inputs is padded: the smallest of `sizes` that fits."""
+        """Return the smallest of `sizes` to which a batch of `rows` inputs can be padded."""
         return next((size for size in self.sizes if size >= rows), rows)
 
     def place(self, value: Any) -> BatchSlot:
@@ -123,7 +123,7 @@ def read_batching(
 
 
 class SlotCounts(NamedTuple):
-    """Number of workers of an endpoint that are ready, and number of those that were lost. For the metrics."""
+    """Numbers of ready and of lost workers of an endpoint, for the metrics."""
 
     total: int
     ready: int
@@ -147,8 +147,8 @@ class WorkerPool(Protocol):
         """Start the workers, and return before they are ready. If they are already started, do nothing.
 
         Args:
-            cancel_timeout: Time in seconds that the function has to return or end a row after `ctx.rows[row].cancelled` was
-                set. After this time, its worker is replaced.
+            cancel_timeout: Number of seconds after a cancellation within which the function must end the cancelled row or
+                return. Otherwise, its worker is replaced.
 
         Raises:
             WorkersUnavailableError: The workers cannot be started.
@@ -165,7 +165,7 @@ class WorkerPool(Protocol):
 
 
 class Workers(Protocol):
-    """Value of the option `workers`, which creates the workers of an endpoint."""
+    """Interface of the option `workers`. Its value creates the workers of an endpoint."""
 
     @property
     def count(self) -> int:
@@ -177,14 +177,14 @@ class Workers(Protocol):
 
         Args:
             name: Name of the endpoint.
-            function: The endpoint's function, or a class whose instances are called. It is not asynchronous, and receives no
-                inputs while it runs.
+            function: The endpoint's function, or a class whose instances are called. It must not be asynchronous, and must not
+                accept further inputs while it runs.
         """
         ...
 
 
 def as_called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that is called for a batch. If `function` is a class, this is its method `__call__`.
+    """Return the function that the server calls for each batch. If `function` is a class, this is its method `__call__`.
 
     The class is not instantiated, because this would load its model.
 

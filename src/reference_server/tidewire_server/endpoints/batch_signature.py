@@ -57,8 +57,8 @@ def batch_shapes_of(function: Callable[..., Any], name: str) -> Shapes:
     for parameter, (annotation, default) in read.members.items():
         if default is not ...:
             raise TypeError(
-                f"{here}: the list parameter {parameter!r} cannot have a default. To give members of the inputs default "
-                "values, declare one parameter of the type list[Model], where Model is a pydantic model with defaults"
+                f"{here}: the list parameter {parameter!r} cannot have a default. If members of an input need default values, "
+                "declare one parameter of the type list[Model], where Model is a pydantic model with defaults"
             )
         members[parameter] = (_element(annotation, f"{here}: the parameter {parameter!r}"), ...)
     generates = is_generator(function)

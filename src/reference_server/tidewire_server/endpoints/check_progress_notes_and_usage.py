@@ -1,7 +1,7 @@
 """Validation of the progress, notes and usage that a function reports in addition to its value.
 
-An invalid argument raises an error in the function's call. Without this validation, readers would receive events that
-violate the protocol.
+An invalid argument raises an error where the function reports it. Without this validation, readers would receive events
+that violate the protocol.
 """
 
 import math
@@ -22,7 +22,7 @@ _LEVELS: Final = ("info", "warning", "error")
 
 
 def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> messages.Progress:
-    """Validate a progress report of an item, and make the progress event for it.
+    """Validate a progress report of an item, and create the progress event.
 
     Raises:
         ValueError: A number is not finite, an integer is outside ±2^53, or a text is invalid or too long.
@@ -37,7 +37,7 @@ def progress(current: Any, total: Any, unit: Any, phase: Any, item: int) -> mess
 
 
 def note(text: Any, level: Any) -> dict[str, JsonValue]:
-    """Validate a note, and return it in the JSON form that it has in a job's state.
+    """Validate a note, and convert it to the JSON object that is stored in a job's state.
 
     Raises:
         ValueError: The text is not a string or not valid Unicode, or the level is unknown.

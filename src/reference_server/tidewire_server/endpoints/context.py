@@ -25,9 +25,9 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the result of the call is no longer needed, because the item was cancelled or its deadline has passed.
 
-        For a batched call, the result is True only if all rows were cancelled. It is False for a context that a test creates,
-        as in `function(…, Context())`. The server cannot stop a function in a worker thread, so such a function should check
-        this property regularly and return early.
+        For a batched call, this is True only if all rows were cancelled. For a context that a test creates, as in
+        `function(…, Context())`, it is False. The server cannot stop a function in a worker thread, so such a function should
+        check this property regularly and return early.
         """
         if self._writer is not None:
             return self._writer.run.cancelled
@@ -36,7 +36,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Number of the job's current attempt, counted from 1. Each restart of the server that runs the job again adds 1.
+        """Number of the job's current attempt. The first attempt is 1, and each run after a restart of the server adds 1.
 
         A batched function must read this number for each row, as in `ctx.rows[row].attempt`.
 
@@ -102,20 +102,20 @@ class Context:
 
 
 class RowContext(Context):
-    """Context of one row of a batched call. The call can continue after the row has ended. Reports for an ended row are
+    """Context of one row of a batched call. After the row has ended, the call can continue, and reports for this row are
     ignored.
     """
 
 
 def _own_writer(context: Context, member: str) -> ItemWriter | None:
-    """Return the writer of a context. The result is None if the context was created without a server."""
+    """Return the `ItemWriter` of a context, or None if the context was created without a server."""
     if context._writer is None and context._rows:
         raise ValueError(f"each row of a batched call has its own {member}: read ctx.rows[row].{member}")
     return context._writer
 
 
 def _write(context: Context, action: Callable[[ItemWriter], None]) -> None:
-    """Call `action` with the writer of a context's item, or with the writers of all rows."""
+    """Call `action` with the `ItemWriter` of a context's item. In a batched call, do this for every row."""
     if context._writer is None:
         for row in tuple(context._rows.values()):
             _write(row, action)

@@ -60,7 +60,7 @@ class Options:
     global_limit: int | None = None
     """Maximum number of concurrent calls over all servers and workers of one database, or None for no limit. In a group of
     endpoints, it applies to the group. `concurrency_limit` counts in each process. If the log is in memory or in a file,
-    there is only one process, which has both limits."""
+    there is only one process, and both limits apply to it."""
     concurrency_group: str | None = None
     """Name of a group of endpoints that share one concurrency limit, for example because their models share a GPU.
     Set `concurrency_limit` on any endpoint of the group."""
@@ -70,7 +70,7 @@ class Options:
     """Number of seconds after which an item fails with `deadline_exceeded` and its function is cancelled, or None
     for no limit."""
     on_restart: OnRestart = "rerun"
-    """Treatment of items that were running when the server stopped, unless the log is in memory. With "rerun", the
+    """How the server treats items that were running when it stopped, unless the log is in memory. With "rerun", the
     restarted server runs them again from the start. With "fail", they fail with `worker_lost`. Use "fail" for
     functions that must not run twice. With "continue", the restarted server keeps their logged values and runs them
     again. Use "continue" for functions that read `ctx.previous` and continue from there."""
@@ -79,7 +79,7 @@ class Options:
     list, this can be a function of the input, as in `lambda given: [f"/{len(given.history)}/text"]`. If the endpoint's
     function takes a pydantic model, functions in options are called with this model. Otherwise they are called with an
     object that has the parameters of the endpoint's function as attributes. If the value is a text, the default is the
-    value itself. This is also the default of a generator without an annotation, whose first value decides."""
+    value itself. This is also the default of a generator without an annotation if its first value is a text."""
     initial: Any = DEFAULT
     """Value of an item until its function produces the first value, or a function that computes this value from the
     input."""
@@ -91,7 +91,7 @@ class Options:
     """Capabilities for the discovery document, such as `{"logprobs": {"max_top": 20}}` or `{"rollback": False}`. They
     take precedence over the capabilities that the server detects. The server declares `rollback` for every generator and
     every function with a stream. With `{"rollback": False}`, you promise that the function never removes or replaces
-    text, and the server fails a job whose function does so."""
+    text. If the function does so nevertheless, its job fails."""
     examples: Iterable[JsonValue] = ()
     """Valid inputs, shown in discovery."""
     links: Mapping[str, Resource] | None = None
@@ -105,8 +105,8 @@ class Options:
     max_batch_size: int | None = None
     """Maximum number of inputs per call. The default is 16, or the largest of `sizes`."""
     batch_timeout: float | None = None
-    """Number of seconds that an idle worker waits for more inputs, counted from the arrival of the oldest waiting
-    input. With 0, the worker does not wait, so that batches form only while another call is running."""
+    """Number of seconds that a call waits for more inputs, counted from the arrival of the oldest waiting input. With 0, a
+    call starts at once if the function is idle, so that batches form only while another call is running."""
     sizes: Iterable[int] | None = None
     """Allowed batch sizes, for functions that are compiled for fixed shapes. A smaller batch is padded, and the
     values of the padding rows are discarded."""
@@ -119,7 +119,7 @@ class Options:
     """Maximum total cost of the inputs in one call. An input with a higher cost is rejected."""
     key: Callable[[Any], Hashable] | None = None
     """Function that returns the batch key of an input, for example its shape or its adapter. Only inputs with equal
-    keys share a batch. The function is called at the same times as `cost`."""
+    keys share a batch. The server calls this function when it calls `cost`."""
     bisect: bool = False
     """Whether the server splits a batch that raised an exception into halves, and retries each half separately. The
     server repeats this until only the inputs that cause the exception have failed. The function is then called several
@@ -127,8 +127,9 @@ class Options:
     workers: Workers | None = None
     """Workers that call the function outside of the server's process, such as `ray_workers(4, num_gpus=1)`. The endpoint can
     then be a class: each worker creates an instance, which loads the model, and calls it for each batch. The default of
-    `concurrency_limit` is the number of workers. If a worker dies, or is replaced because a cancelled item did not end within
-    `cancel_timeout`, its other items follow `on_restart`. The function must not be async, or receive inputs while it runs."""
+    `concurrency_limit` is the number of workers. If a cancelled item does not end within `cancel_timeout`, its worker is
+    replaced. When a worker dies or is replaced, `on_restart` applies to its other items. The function must not be async, and
+    must not accept further inputs while it runs."""
 
     def batching(self) -> Batching | None:
         """Return the batching options, or None if each call of the function handles one input.
@@ -149,7 +150,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Served:
-    """Content of an additional resource of an endpoint, as the server sends it."""
+    """Encoded content of one of an endpoint's additional resources, as the server sends it."""
 
     body: bytes
     media_type: str
@@ -191,7 +192,7 @@ class Endpoint:
         self.input, self.value = shapes.input, shapes.value
         self.outputs, self.takes_late_joiners = shapes.outputs, shapes.takes_late_joiners
         self.generated_tokens: int | None = None
-        """Number of tokens that text generation has generated since the start; None if the endpoint is another function."""
+        """Number of tokens that `generate` has generated since the server started. None for all other endpoints."""
         self.warned_about_pieces = False
         """Whether the server has already logged the warning that the generator yields pieces instead of whole texts."""
         self.warned_about_columns = False
@@ -210,7 +211,7 @@ class Endpoint:
             self._check_function_of_workers()
             self.workers = options.workers.pool(self.name, function)
             self.function = self.workers.stream if self.is_generator else self.workers.call
-            # A worker returns one list of values, whatever the function returns.
+            # Workers are called asynchronously, and convert the function's result to one list of values.
             self.is_async, self.outputs = True, None
         self.streams = self.is_generator or self.input.stream is not None
         """Whether the value can change while the function runs. If not, the value is set when the function returns."""
@@ -244,24 +245,24 @@ class Endpoint:
                 f"endpoint {self.name!r}: on_restart must be 'rerun', 'fail' or 'continue', not {options.on_restart!r}"
             )
         self.on_restart_now: Callable[[], OnRestart] = lambda: options.on_restart
-        """Function that returns the value of `on_restart`. Built-in endpoints replace it if the value depends on the server's
-        settings."""
+        """Function that returns the current value of `on_restart`. Built-in endpoints replace this function if the value
+        depends on the server's settings."""
         self.time_limit = limit
         self.validate = options.validate
         self.checks_value = True
-        """Whether the final value is validated. False for built-in endpoints with values that are always valid, and so large
-        that the validation would take longer than all other work."""
+        """Whether the final value is validated. Built-in endpoints set this to False if their values are always valid and so
+        large that the validation would take longer than all other work."""
         self.begins_itself = False
-        """Whether an item stays queued until the function calls `ItemRun.begin`. Only built-in asynchronous endpoints without
-        batches set it."""
+        """Whether an item stays queued until the function calls `ItemRun.begin`. Only built-in endpoints that are asynchronous
+        and not batched may set this to True."""
         self.on_limit_calls: Callable[[int], None] = lambda _: None
         """Function that `limit_calls` calls with the new limit. The scheduler sets it."""
         self.samples: Callable[[Any], Sequence[Any]] | None = None
         """Function that expands one input of a job into the inputs of several items, for example one item for each
         sample. None if each input becomes one item."""
         self.continues: Callable[[Any, Any], bool] | None = None
-        """Function that returns whether an item can continue after a restart, with `on_restart="continue"`. Its arguments are
-        the submitted input and the logged value. If it returns False, the item runs again from the start."""
+        """With `on_restart="continue"`, a function that decides whether an item can continue after a restart. Its arguments
+        are the submitted input and the logged value. If it returns False, the item runs again from the start."""
         self.start: Callable[[], Awaitable[None]] | None = None
         """Coroutine function that the server calls when it starts, before any job runs."""
         self.unavailable: Callable[[], str | None] = lambda: None
@@ -299,7 +300,7 @@ class Endpoint:
 
     @property
     def on_restart(self) -> OnRestart:
-        """Treatment of items that were running when the server stopped."""
+        """How the server treats items that were running when it stopped."""
         return self.on_restart_now()
 
     def _check_function_of_workers(self) -> None:
@@ -399,7 +400,7 @@ class Endpoint:
         return self.is_async or self.is_generator or shape.stream is not None or shape.context is not None
 
     def limit_calls(self, calls: int) -> None:
-        """Change how many calls may run at the same time. Call this method on the event loop, and only for an endpoint without
+        """Change the maximum number of concurrent calls. Call this method on the event loop, and only for an endpoint without
         a concurrency group.
         """
         self.on_limit_calls(calls)
@@ -413,7 +414,7 @@ class Endpoint:
 
     @property
     def fixed_initial(self) -> JsonValue:
-        """Initial value if it does not depend on the input, and otherwise the empty value."""
+        """Initial value of an item. If it depends on the input, this is `empty_value` instead."""
         is_fixed = self._initial is not DEFAULT and not callable(self._initial)
         return self.value.to_json(self._initial) if is_fixed else self.empty_value
 
@@ -431,8 +432,8 @@ class Endpoint:
         """Return the JSON Pointers of the item's columns. Columns are the texts and arrays that grow with each row of
         output. The pointers are relative to the item's value.
 
-        Columns are fixed before the function runs. A value that may become a text, such as that of a generator without an
-        annotation, is therefore a column from the start. No diff uses this column until the value is a text [TW-DIF-073].
+        Columns are fixed before the function runs. The value of a generator without an annotation may become a text later, and
+        is therefore a column from the start. No diff uses this column until the value is a text [TW-DIF-073].
         """
         if self._columns is None:
             within: Sequence[str] = [""] if self.value.is_text or self.guesses_columns else []
@@ -473,8 +474,8 @@ class Endpoint:
             raise ProblemError(error.problem().model_copy(update={"pointer": pointer})) from None
         except ValueError as error:
             if function == "key or cost":
-                # Report a bug, such as `math.log(0)`, as an error of the server. With `invalid_input`, the caller would look
-                # for the fault in the input.
+                # Report a bug in the validator, such as `math.log(0)`, as an error of the server. An `invalid_input` error
+                # would make the caller look for the mistake in the input.
                 raise self._failed(function, pointer=pointer) from error
             member = getattr(error, "member", None)
             code = getattr(error, "code", None) or "invalid_input"
@@ -565,9 +566,9 @@ class Endpoint:
         )
 
     def resource(self, name: str) -> Served:
-        """Return the resource to which a link of the endpoint leads, such as the vocabulary.
+        """Return the content behind one of the endpoint's links, such as the vocabulary.
 
-        The resource is created on first use and then cached.
+        The content is created on first use and then cached.
 
         Raises:
             KeyError: The endpoint has no link with this name.
@@ -577,8 +578,8 @@ class Endpoint:
             content = link() if callable(link) else link
             body = content if isinstance(content, bytes) else orjson.dumps(content)
             media_type = "application/octet-stream" if isinstance(content, bytes) else "application/json"
-            # If the content is an object with the member `hash`, use the hash as the version. Clients send the hash in
-            # `If-None-Match`, and the version is the ETag.
+            # If the content is an object with the member `hash`, use this hash as the version, which is sent as the ETag.
+            # Clients that know only the hash can then send it in `If-None-Match`.
             named = content.get("hash") if isinstance(content, dict) else None
             version = named if isinstance(named, str) else hashlib.sha256(body).hexdigest()[:16]
             self._served[name] = Served(body, media_type, version)

@@ -1,7 +1,7 @@
-"""Daemon threads that call the functions of endpoints. They do not keep the process from exiting.
+"""Daemon threads that call the functions of endpoints. Daemon threads do not keep the process from exiting.
 
-A thread that has ended a call waits for the next call for a short time. Without this, each call of a function would
-start a thread, which takes longer than everything else that the server does for a short call (bench/arrays.py).
+After a call, a thread waits for a short time for the next call. Otherwise each call of a function would start a thread,
+which takes longer than everything else that the server does for a short call (bench/arrays.py).
 """
 
 import os
@@ -16,9 +16,9 @@ IDLE: Final = 0.1
 _Call = tuple[Callable[[], Any], Callable[[Any], None], str]
 
 _idle: Final[list["_Worker"]] = []
-"""Threads that can run a call. The last element became idle last, and gets the next call."""
+"""Idle threads. The thread that became idle last is at the end of the list, and gets the next call."""
 
-# Forget the threads in a forked process, because they do not exist there. A call that is passed to one would never end.
+# Clear the list in a forked process, because its threads do not exist there. A call that is passed to one would never end.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
 
@@ -41,10 +41,10 @@ class _Worker:
                     continue
                 return
             result = function()
-            # Become idle before the call of `report`, because it often starts the next call.
+            # Become idle before calling `report`, because `report` often starts the next call.
             _idle.append(self)
             report(result)
-            # Do not keep the objects of the last call alive while the thread waits.
+            # Release the objects of the last call while the thread waits.
             del function, report, result
 
 

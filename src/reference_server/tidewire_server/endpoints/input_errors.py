@@ -13,8 +13,8 @@ from tidewire.protocol.jsonable import message_of
 from tidewire_server.errors import ProblemError, refuse
 
 _MAX_FAULTS: Final = 1000
-"""Maximum number of validation errors for a detailed message. pydantic creates an object for each error that the server
-examines, and an input could have millions of errors."""
+"""Number of validation errors above which the message contains only this number. pydantic creates an object for each error
+that the server examines, and an input could have millions of errors."""
 
 _MAX_SHOWN: Final = 3
 """Maximum number of errors that a message describes."""
@@ -39,7 +39,7 @@ def refused_input(
         value: The input, including the members that all inputs of the request share.
         pointer: JSON Pointer of the input in the request's body.
         known: Names of the members that the input may have.
-        unsupported: Messages about members that the input cannot have, although similar endpoints have them.
+        unsupported: Error messages for members that similar endpoints accept, but this endpoint does not.
     """
     if error.error_count() > _MAX_FAULTS:
         detail = f"{pointer}: the input has {error.error_count()} violations of the endpoint's schema"
@@ -67,7 +67,7 @@ def _message(
     if not (place or isinstance(value, dict)) and known:
         message += f'; pass an object with the members of the input, such as {{"{known[0]}": …}}'
     if error["type"] == "missing":
-        # Let the path end at the object that contains the missing member, because the member itself does not exist.
+        # Use the path of the containing object, because the missing member itself does not exist.
         place, message = place[:-1], f"the member {name!r} is missing"
     if error["type"] == "extra_forbidden":
         shown = str(name)[:_MAX_NAME]
@@ -85,7 +85,7 @@ def _message(
 
 
 def _locate(value: JsonValue, loc: tuple[int | str, ...]) -> tuple[list[int | str], int | str]:
-    """Translate the location of a pydantic error to a path in the input. Return the path and its last element.
+    """Translate the location of a pydantic error to a path in the input. Return the path and the location's last element.
 
     A pydantic location also contains the names of union members, which this function skips.
     """

@@ -31,26 +31,26 @@ from tidewire_server.errors import InvalidValueError, ItemError, StateTooLargeEr
 from tidewire_server.job_log.log_writer import LogWriter
 
 _TURN: Final = 0.005
-"""Time in seconds after which the server runs other tasks of the event loop before it reads the next value of an async
-generator. Without this limit, an async generator that never awaits would block the event loop.
+"""Time in seconds for which the server reads values of an async generator before it lets other tasks of the event loop run.
+Without this limit, an async generator that never awaits would block the event loop.
 """
 
 _MAX_BACKLOG: Final = 1024 * 1024
-"""Maximum size of a job's uncommitted changes, in bytes. If they are larger, the server commits these changes before it
-reads the next value of an async generator.
+"""Maximum size of a job's uncommitted changes, in bytes. Above this size, the server commits the changes before it reads the
+next value of an async generator.
 """
 
 _LARGE_TEXT: Final = 4096
-"""Length in code points above which the server validates only the first and the last of the texts that a generator yields."""
+"""Length of a long text, in code points. Of the long texts that a generator yields, only the first and last are validated."""
 
 _FEW_PAIRS, _MANY_PAIRS = 2, 16
-"""Numbers of pairs of successive texts from which the server decides whether a generator yields pieces instead of whole texts.
-It decides after `_MANY_PAIRS` pairs, or at the end of the generator if there were at least `_FEW_PAIRS`.
+"""The server compares pairs of successive texts to detect a generator that yields pieces instead of whole texts. It decides
+after `_MANY_PAIRS` pairs, or at the end of the generator if there were at least `_FEW_PAIRS`.
 """
 
 _RARE: Final = 0.25
-"""The server assumes that a generator yields pieces if, in at most this fraction of the pairs, the second text begins
-with the first.
+"""If at most this fraction of the pairs has a second text that begins with the first text, the server assumes that the
+generator yields pieces.
 """
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ async def run(
     """Call an endpoint's function for one item, and write its results to the item's value.
 
     Returns:
-        `UNSET` if the endpoint streams. Otherwise the item's value, which the caller must write when it ends the item.
+        `UNSET` if the value was already written while the function ran. Otherwise the item's value, which the caller must
+        write when it ends the item.
 
     Raises:
         InvalidValueError: The function produced a value that is not JSON, or that does not match its schema.
@@ -73,7 +74,7 @@ async def run(
         if endpoint.is_async:
             returned = endpoint.function(**arguments)
             if inspect.isawaitable(returned):
-                # Do not await the function in a further coroutine: each level costs 0.04 µs whenever the function awaits.
+                # Do not wrap this in another coroutine: each level costs 0.04 µs whenever the function awaits.
                 returned = await returned
             if endpoint.is_generator and isinstance(returned, AsyncIterator):
                 returned = await _drain(returned, endpoint, writer, journal)
@@ -108,7 +109,7 @@ _NOTHING: Final = object()
 
 
 def _refuse_unstarted(returned: Any) -> None:
-    """Raise an error if a function returned a generator or a coroutine instead of a value."""
+    """Raise an error if a function returned a generator or a coroutine, which has not run, instead of a value."""
     hint = None
     if isinstance(returned, Generator):
         hint = "the function returned a generator; annotate it `-> Iterator[T]`, where T is the type of the values"
@@ -142,7 +143,7 @@ async def _drain(
 
 
 def _closing(values: Any) -> Any:
-    """Return a context manager that closes an iterator or async iterator on exit, if the iterator can be closed."""
+    """Return a context manager that closes an iterator or async iterator on exit, if it has a method to close it."""
     if hasattr(values, "aclose"):
         return aclosing(values)
     return closing(values) if isinstance(values, Generator) else contextlib.nullcontext()
@@ -200,13 +201,13 @@ class YieldedSteps:
         self._text: str | None = None
         """The text that was yielded last; None if the last yielded object was not a text."""
         self._pairs = self._extending = 0
-        """How many texts followed another text, and how many of them began with the text before."""
+        """Number of pairs of successive texts, and number of these pairs in which the second text begins with the first."""
 
     def take(self, value: Any) -> None:
-        """Apply one yielded object: append an `Append`, or set the item's value to any other object.
+        """Apply one yielded object. The content of an `Append` is appended; any other object becomes the item's value.
 
         Raises:
-            InvalidValueError: The value, or the first `Append` to null, is not JSON or does not match the schema.
+            InvalidValueError: The value is not JSON or does not match the schema. The first `Append` to null sets the value.
             StateTooLargeError: The job's state would exceed its limit.
             StreamClosedError: The item has ended.
             ValueError: An `Append` does not match the value at its path.
@@ -278,7 +279,7 @@ def _warn_about_pieces(endpoint: Endpoint, writer: ItemWriter) -> None:
 
 
 def _warn_about_columns(endpoint: Endpoint, at: str) -> None:
-    """Log once for each endpoint that it appends text outside of its columns, where clients do not look for text."""
+    """Log once for each endpoint that it appends text outside of its columns. Clients read text only from columns."""
     if not endpoint.guesses_columns:
         return
     endpoint.warned_about_columns = True
@@ -319,7 +320,7 @@ _ONLY_IN_BATCHES: Final = (
 def exit_replacement(error: BaseException) -> RuntimeError:
     """Create an ordinary error that replaces an exception such as `SystemExit`, which would otherwise end the server."""
     replacement = RuntimeError(f"the function raised {type(error).__name__}")
-    replacement.__cause__ = error  # its traceback shows the line that raised it
+    replacement.__cause__ = error  # the traceback then shows the line that raised the exception
     return replacement
 
 

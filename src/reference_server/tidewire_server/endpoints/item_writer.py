@@ -1,4 +1,4 @@
-"""The writer of one item: converts values to JSON, and refuses changes that the item does not allow.
+"""Write access to the value of one item (`ItemWriter`): converts values to JSON, and refuses changes that are not allowed.
 
 An endpoint's function uses a `Stream`, which wraps an `ItemWriter`. Jobs and batches use the `ItemWriter` directly. Its
 methods may be called on the event loop and in worker threads.
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def value_path(index: int, column: str = "") -> str:
-    """Return the path of an item's value, or of a column in it. All jobs share one string for each path, which therefore
-    stays in the processor's cache.
+    """Return the path of an item's value, or of a column in this value. The strings are cached and shared by all jobs, so that
+    they stay in the processor's cache.
     """
     return sys.intern(f"/items/{index}/value{column}")
 
@@ -45,8 +45,8 @@ class ItemRun:
     Attributes:
         attempt: Number of the job's current attempt.
         principal: Principal that submitted the job.
-        begin: Function that an endpoint with `begins_itself` calls when the work on the item begins.
-        on_cancel: Function that is called when the item is cancelled, if its function runs outside of this process.
+        begin: Callback for endpoints with `begins_itself`. They call it when the work on the item begins.
+        on_cancel: Callback for functions that run outside of this process. It is called when the item is cancelled.
         previous_state: State of the job when the server restarted. None in the first attempt.
     """
 
@@ -127,7 +127,7 @@ class ItemWriter:
         self._closed = False
         self._usage: dict[str, int | float] = {}
         self.first_event_at: float | None = None
-        """Time of the first change in this attempt, on the clock `time.monotonic`, for the item's span."""
+        """Time of the first change in this attempt, on the clock `time.monotonic`. The item's trace span contains it."""
         self.failure: StateTooLargeError | LogUnavailableError | None = None
         """Error of a write that was rejected because the job's state would exceed its limit, or because too many changes
         wait for the store. The job fails with it."""
@@ -153,10 +153,10 @@ class ItemWriter:
                 if path == self.growing:
                     self.pending.allow_appends(path)
             return
-        # Use the annotated element type for elements that are appended to the value itself. Without it, types such as
-        # `Binary` would be encoded incorrectly.
+        # Elements that are appended to the value itself have an annotated type. Encode them with it, because types such as
+        # `Binary` would otherwise be encoded incorrectly.
         added = self._to_json(x) if type(x) is list and path == self._place else plain(x)
-        # The pending events skip empty additions, and would skip 0, None and false as well.
+        # Refuse 0, None and false here, because `PendingEvents` would skip them like an empty string or list.
         if not isinstance(added, str | list) and not added:
             raise ValueError(f"only a string or a list of elements can be appended, not {x!r}")
         self._yielded.forget()
@@ -171,14 +171,14 @@ class ItemWriter:
         self._write(self.pending.change, [["t", path, n_last]])
 
     def row(self, members: Sequence[Any]) -> None:
-        """See `Stream.row`. A row op would append to the columns of all items of the job. If several items have columns, the
-        members are therefore appended to the columns of this item separately.
+        """See `Stream.row`. A row op appends to the columns of all items of the job. If several items have columns, this method
+        therefore appends to each column of this item with a separate op.
         """
         self._yielded.forget()
         try:
             self._append_rows([encoded_row(members)])
         except ValueError:
-            # Convert the members only now, because the conversion takes longer than the row itself.
+            # Do not convert members that are plain already, because the conversion takes longer than writing the row.
             if PLAIN.issuperset(map(type, members)):
                 raise
             self._append_rows([encoded_row([plain(member) for member in members])])
@@ -191,12 +191,12 @@ class ItemWriter:
     def replace_end(
         self, truncated: Sequence[int], additions: Sequence[str | list[Any]], n_stable: int
     ) -> None:
-        """Replace the end of the first columns in one event, and declare a prefix of the first column as stable. The first
-        column must be a text.
+        """Replace the ends of columns, and declare a prefix of the first column as stable, in one event. The first column must
+        be a text.
 
         Args:
-            truncated: Number of code points or elements to remove from each of these columns.
-            additions: String or elements to append to each of these columns afterwards.
+            truncated: Number of code points or elements to remove from each column, beginning with the first column.
+            additions: String or elements that are then appended to each of these columns.
             n_stable: Length of the stable prefix after the change, in code points.
 
         Raises:
@@ -219,8 +219,8 @@ class ItemWriter:
         """Append rows whose elements are already encoded as JSON. The log contains this JSON unchanged.
 
         Args:
-            rows: For each row, a string for the first column, which is a text, and the JSON of one element for each other
-                column, which is an array.
+            rows: Each row begins with a string for the first column, which is a text. The JSON of one element for each other
+                column follows. These columns are arrays.
 
         Raises:
             ValueError: The number of members differs from the number of columns, or a column has the wrong type.
@@ -298,7 +298,7 @@ class ItemWriter:
 
         Args:
             previous: State of the job when the server restarted, or None in the first attempt.
-            stable: Member `stable` of the item's state, whose numbers must not decrease within an epoch.
+            stable: The member `stable` of the item's state. Its numbers must not decrease within an epoch.
         """
         self.run.previous_state, self._guard.stable = previous, dict(stable)
 
@@ -307,13 +307,13 @@ class ItemWriter:
         self._columns = self._guard.columns = tuple([value_path(self._index, column) for column in columns])
         self.growing = self._columns[0] if len(self._columns) == 1 else self._place
         """Path to which `Stream.append` appends by default. After the first append, `PendingEvents.append_text` accepts this
-        path. It refuses the path while yielded values are compared, because an append must first end the comparison."""
+        path. While yielded values are compared, it refuses this path, because an append must first end the comparison."""
 
     def begin_with(self, initial: JsonValue) -> None:
         """Replace the value of a restored item by its initial value, if the two differ.
 
         Raises:
-            ValueError: The endpoint declares that it never retracts text, but the initial value lacks restored text.
+            ValueError: The initial value lacks some of the restored text, but the endpoint declares `{"rollback": False}`.
             StateTooLargeError: The state would exceed its limit.
             StreamClosedError: The item has ended.
         """
@@ -331,8 +331,7 @@ class ItemWriter:
             StreamClosedError: The item has ended.
         """
         self.pending.forbid_appends(self.growing)
-        # The comparison can take long. Do not hold the lock during this time, because the event loop needs the lock to
-        # commit.
+        # Do not hold the lock during the comparison, which can take long. The event loop needs the lock to commit.
         try:
             ops = self._yielded.ops(value)
             with self.pending.lock:
@@ -371,7 +370,7 @@ class ItemWriter:
         if columns == self.pending.columns:
             self._write(self.pending.append_rows, rows)
             return
-        # Several items of the job have columns.
+        # Several items of the job have columns, and a row op would append to all of them.
         for (_, *members), _ in rows:
             if len(members) != len(columns):
                 raise ValueError(f"a row of {len(members)} members for {len(columns)} columns")
@@ -411,7 +410,7 @@ class ItemWriter:
 
 
 def _as_row(ops: Sequence[Op], columns: Sequence[str]) -> list[Any] | None:
-    """Combine several appends to one row, which has one string or element for each column of the job.
+    """Combine several appends into one row, which has one string or element for each column of the job.
 
     Returns:
         None if the job has fewer than two columns, if the appends do not cover exactly the columns, or if one of them

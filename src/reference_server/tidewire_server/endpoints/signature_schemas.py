@@ -1,7 +1,6 @@
-"""Schemas of an endpoint's input and value.
+"""Schemas of an endpoint's input and value, derived from the signature of the endpoint's function.
 
-The schemas are derived from the signature of the endpoint's function. They also convert between JSON and Python
-objects.
+`InputShape` and `ValueShape` contain these schemas. They validate JSON, and convert between JSON and Python objects.
 """
 
 import collections.abc
@@ -55,8 +54,8 @@ STREAMED = (
 )
 _ON_LOOP = STREAMED[:3]
 _RETURNED = (*_ON_LOOP, collections.abc.Iterator, collections.abc.Generator)
-"""Return types that mark a function without `yield` as a generator. `Iterable` is not among them, because a function that
-returns a list may be annotated with it."""
+"""Return types that mark a function without `yield` as a generator. `Iterable` is not in this list, because it may also be
+the annotation of a function that returns a list."""
 
 _FIELD = "member_"
 """Prefix of the field names in the pydantic models of inputs. Without the prefix, parameters named `json`, `copy` or `_x`
@@ -64,7 +63,7 @@ would conflict with names of pydantic. The members of the JSON input have the na
 
 
 class _Schema(GenerateJsonSchema):
-    """Generator of JSON Schemas that are valid I-JSON. Clients reject an endpoint description that is not.
+    """Generator of JSON Schemas that are valid I-JSON. Clients reject an endpoint description that is not valid I-JSON.
 
     A bound beyond ±2^53 is written with an exponent, and a default that is not I-JSON is left out.
     """
@@ -96,7 +95,7 @@ class InputShape:
     model: type[BaseModel]
     """Model that validates the inputs."""
     made: type[BaseModel]
-    """Class of the validated inputs: the user's own class, if the function takes a pydantic model, and otherwise `model`."""
+    """Class of the validated inputs. If the function takes a pydantic model, this is the user's class, otherwise `model`."""
     whole: str | None
     """Name of the parameter that receives the whole input. None if each member of the input has a separate parameter."""
     stream: str | None
@@ -107,7 +106,7 @@ class InputShape:
     defaults: bool
     """Whether an empty input is valid."""
     unsupported: Mapping[str, str] = field(default_factory=dict)
-    """Messages about members that the input cannot have, although similar endpoints have them."""
+    """Error messages for members that similar endpoints accept, but this endpoint does not."""
 
     def read(self, value: JsonValue, pointer: str) -> BaseModel:
         """Validate one input.
@@ -195,18 +194,18 @@ class ValueShape:
     """Validator of the JSON. None if `adapter` itself accepts the JSON that it produces."""
     schema: dict[str, Any]
     is_any: bool
-    """Whether the function's signature does not specify the type of the value."""
+    """Whether any JSON value is valid, because the function's signature does not specify the type of the value."""
     is_text: bool
     may_be_text: bool
-    """Whether the type includes texts, as a missing annotation and `str | None` do."""
+    """Whether the type allows a text, for example `str | None`, or a missing annotation."""
     empty: JsonValue
     """Initial value of an item if the endpoint streams: an empty text, array or object, or None for other types."""
 
     def decodes_base64(self) -> bool:
         """Return whether the value contains a model with a member such as `pydantic.Base64Bytes`.
 
-        When a function creates the model, pydantic decodes what the function passes as base64. It skips characters that
-        are not base64, so that most bytes raise no error and the value is wrong.
+        When a function creates such a model, pydantic decodes the passed bytes as base64. Characters that are not base64 are
+        skipped. Most bytes therefore raise no error, but the value is wrong.
         """
         parts: list[tuple[Any, bool]] = [(self.adapter.core_schema, False)]
         while parts:
@@ -275,7 +274,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Signature:
-    """Parameters and annotations of an endpoint's function, from which the endpoint's schemas are created."""
+    """Parameters and annotations of an endpoint's function."""
 
     members: dict[str, tuple[Any, Any]]
     """Annotation and default of each parameter that is a member of the input. A required member has the default `...`."""
@@ -346,9 +345,9 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 
 
 def _without_none(annotation: Any) -> Any:
-    """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Other annotations are unchanged.
+    """Reduce `Stream[T] | None` to `Stream[T]`, and `Context | None` to `Context`. Return other annotations unchanged.
 
-    Users write such an annotation so that they can also call the function directly, without a server.
+    Users allow None so that they can also call the function directly, without a server.
     """
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
@@ -375,7 +374,7 @@ def shapes_of(function: Callable[..., Any], name: str) -> Shapes:
 
 
 def argument_of(annotation: Any, index: int = 0) -> Any:
-    """Return a type argument, or `Any` if the annotation has none, such as `list` and `typing.List`."""
+    """Return a type argument of an annotation. For an annotation without arguments, such as `list`, return `Any`."""
     arguments = get_args(annotation)
     return arguments[index] if arguments else Any
 
@@ -384,7 +383,7 @@ def make_shapes(name: str, read: Signature, annotation: Any, *, grows: bool) -> 
     """Create the input schema from a signature, and the value schema from the annotation of the value.
 
     Raises:
-        TypeError: An annotation has no JSON Schema, or has one that clients could not read.
+        TypeError: An annotation has no JSON Schema, or clients could not read its JSON Schema.
     """
     try:
         input_shape = _input_shape(name, read.members, read.stream, read.context)
@@ -442,8 +441,8 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 def _executed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that decides where the server calls an endpoint's function: the outermost async function or
-    generator function among its decorators, or the decorated function if there is none.
+    """Return the function that decides whether the server calls an endpoint's function on the event loop or in a thread. This
+    is the outermost async function or generator function among its decorators, or otherwise the decorated function.
 
     A plain `def` decorator is skipped, because it usually returns the coroutine of the function that it decorates.
     """
@@ -469,15 +468,13 @@ def _returns(function: Callable[..., Any]) -> Any:
 
 
 def unwrap_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function inside of `functools.partial` objects. The objects themselves have no name and no
-    docstring.
-    """
+    """Return the function inside of `functools.partial` objects, which have no name and no docstring themselves."""
     return unwrap_partial(function.func) if isinstance(function, functools.partial) else function
 
 
 def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the annotations, without decorators such as `functools.lru_cache`. If the object is not
-    a function, this is its `__call__` method.
+    """Remove decorators such as `functools.lru_cache`, and return the function that has the annotations. For an object that is
+    not a function, return its `__call__` method.
     """
     inner = inspect.unwrap(function)
     if isinstance(inner, functools.partial):
@@ -512,10 +509,10 @@ def _input_shape(
 
 
 def _validating(model: type[BaseModel], default: Any, what: str) -> type[BaseModel]:
-    """Return a subclass of a model that forbids unknown members, so that a misspelled member is not ignored silently. The
-    defaults of its members are taken from `default`, the default of the parameter.
+    """Return a subclass of a model that forbids unknown members, so that a misspelled member is not ignored silently. Its
+    members have the values of `default`, the default of the parameter, as their defaults.
 
-    A model that configures pydantic's `extra` keeps it.
+    If the model configures pydantic's `extra`, this configuration is kept.
 
     Raises:
         TypeError: The default is not an instance of the model.
@@ -525,7 +522,7 @@ def _validating(model: type[BaseModel], default: Any, what: str) -> type[BaseMod
             f"{what}: the default {default!r} is not a {model.__name__}; remove it, because an input without members "
             "has the defaults of the model"
         )
-    # Without `__slots__`, the layout of the subclass can differ. Its instances could then not be changed to the model's class.
+    # Define empty `__slots__`, because the class of an instance can be changed to the model only if both have the same layout.
     namespace: dict[str, Any] = {"__module__": model.__module__, "__slots__": (), "__annotations__": {}}
     if "extra" not in model.model_config:
         namespace["model_config"] = ConfigDict(extra="forbid")

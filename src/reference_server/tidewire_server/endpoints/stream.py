@@ -63,12 +63,10 @@ class Stream(Generic[T]):
         self._writer.truncate(n_last, at)
 
     def row(self, *members: Any) -> None:
-        """Append to all columns of the endpoint at once: a string to each column that is a text, and one element to
-        each column that is an array.
+        """Append one row: a string to each column that is a text, and one element to each column that is an array.
 
         Args:
-            *members: One argument for each column, in the order of the columns: a string if the column is a text, one
-                element if it is an array.
+            *members: One string or element for each column, in the order of the columns.
 
         Raises:
             ValueError: The number of arguments differs from the number of columns, or an argument has the wrong type.

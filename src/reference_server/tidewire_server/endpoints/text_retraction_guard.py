@@ -1,4 +1,4 @@
-"""Check that a change retracts text only if the endpoint declares `rollback`, and never changes a stable prefix."""
+"""Check that a change retracts text only if the endpoint declares `rollback`, and that it keeps stable prefixes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ NO_ROLLBACK: Final = (
 
 
 class TextGuard:
-    """Decides whether changes may retract text of one item, and remembers which prefixes are stable.
+    """Decides whether changes may retract text of one item, and records which prefixes are stable.
 
     Attributes:
         columns: Paths of the item's columns.
@@ -31,7 +31,7 @@ class TextGuard:
         self.stable: dict[str, int] = {}
 
     def check_ops(self, ops: Sequence[Op]) -> None:
-        """Raise an error if one of several ops would retract text; see `check`."""
+        """Call `check` for each op. Raise its error if an op would retract text."""
         for op in ops:
             if op[0] == "t" or op[0] == "s":
                 self.check(str(op[1]), op[2] if op[0] == "s" else None)
@@ -74,8 +74,8 @@ class TextGuard:
         return n
 
     def stable_ops(self, pointer: str, n_first: int) -> list[Op]:
-        """Return the op that declares a prefix as stable. The list is empty if the declared prefix is already as long. When the
-        op is written, the caller must update `stable`.
+        """Return the op that declares a prefix as stable, or an empty list if the declared prefix is already as long. The
+        caller must update `stable` when it writes the op.
         """
         if n_first <= self.stable.get(pointer, -1):
             return []

@@ -1,7 +1,7 @@
-"""Converts the values that functions return, yield or write to plain JSON types, and creates validators of the result.
+"""Convert values that functions return, yield or write to plain JSON types, and create validators for the converted values.
 
-The conversion does not reject NaN and lone surrogates. The document rejects them later, with an error that names their
-path.
+The conversion does not reject NaN and lone surrogates. They are rejected when the value is written to the job's document,
+with an error that names their path.
 """
 
 from collections.abc import Iterator
@@ -69,11 +69,11 @@ _NOT_SCHEMAS: Final = {"metadata", "serialization", "config", "default", "expect
 
 
 def serialized_form_validator(adapter: TypeAdapter[Any]) -> SchemaValidator | None:
-    """Return a validator for the JSON form of a type, or None if pydantic itself validates this form.
+    """Return a validator for the JSON form of a type, or None if the type's own pydantic validator accepts this form.
 
-    pydantic serializes and validates two different forms if the type contains a `field_serializer`, `computed_field`,
-    `serialization_alias` or `Field(exclude=True)`. Clients read the serialized form, which is the published schema. The
-    validator does not call the validators of the user's models, because they expect the other form.
+    If the type contains a `field_serializer`, `computed_field`, `serialization_alias` or `Field(exclude=True)`, pydantic
+    serializes a value to a form that it does not accept as input. Clients receive the serialized form, which the published
+    schema describes. Validators in the user's models are not called, because they expect the input form.
     """
     schema: Any = adapter.core_schema
     if not any(map(_differs, _parts(schema))):
@@ -81,7 +81,7 @@ def serialized_form_validator(adapter: TypeAdapter[Any]) -> SchemaValidator | No
     try:
         return SchemaValidator(_serialized(schema))
     except SchemaError:
-        # Another version of pydantic may have a different core schema. Accept all values, so that the endpoint still works.
+        # Another version of pydantic may have a different core schema. Accept any value then, so that the endpoint still works.
         return SchemaValidator(core_schema.any_schema())
 
 
@@ -98,7 +98,7 @@ def _parts(node: Any) -> Iterator[_Node]:
 
 
 def _is_schema(node: Any) -> bool:
-    # The names of a model's fields are the keys of another dict, in which the value of a key `type` is a dict.
+    # A dict of a model's fields is not a schema. If it has a field named `type`, its value is a dict and not a string.
     return type(node) is dict and type(node.get("type")) is str
 
 
@@ -120,9 +120,8 @@ def _is_renamed(named: tuple[str, _Node]) -> bool:
 
 
 def _made_by_function(node: _Node) -> _Node | None:
-    """Return the schema for the return annotation of a type's serializer function, or None if there is no such annotation.
-
-    Without the annotation, the published schema is that of the type itself.
+    """Return the schema for the return annotation of a type's serializer function. Return None if there is no such
+    annotation, because the published schema is then the schema of the type itself.
     """
     by = node.get("serialization") or {}
     made: _Node | None = by.get("return_schema")
@@ -150,7 +149,7 @@ def _serialized(node: Any) -> Any:
         return {**inner, **ref}
     if kind in _FIELDS:
         return {**_members(node), **ref}
-    if kind == "tagged-union":  # Its discriminator may have another name in the serialized form.
+    if kind == "tagged-union":  # The discriminator may have another name in the serialized form.
         return {"type": "union", "choices": [*map(_serialized, node["choices"].values())], **ref}
     return {name: member if name in _NOT_SCHEMAS else _serialized(member) for name, member in node.items()}
 

@@ -1,4 +1,4 @@
-"""Objects that a generator can yield instead of a whole value: `Append` and, for a row of a batch, `Last`."""
+"""Objects that a generator can yield instead of a whole value: `Append`, and `Last` to end a row of a batch."""
 
 import types
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Unset(Enum):
-    """Type of the sentinel `UNSET`, which represents "no value" because None is a valid value."""
+    """Type of the sentinel `UNSET`. The sentinel represents "no value", because None is a valid value."""
 
     UNSET = "unset"
 
@@ -19,8 +19,7 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Append(Generic[T]):
-    """Append to the value: a string to a text, or elements to an array. The cost does not depend on the current length of
-    the value.
+    """Append a string to a text, or elements to an array. The cost does not depend on the current length of the value.
 
     A generator that yields a plain string replaces the whole text with this string. With `Append`, it adds a piece.
 
@@ -41,8 +40,8 @@ class Append(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Last(Generic[T]):
-    """End a row while the other rows of the batch continue. The row's final value is the value in `Last`, or the row's
-    value after the `Append` in `Last`. If `Last` is empty, the row keeps its current value.
+    """End a row while the other rows of the batch continue. The value in `Last` becomes the row's final value. An `Append` in
+    `Last` is first appended to the row's current value. If `Last` is empty, the row keeps its current value.
 
     Example:
         yield {0: Append(" world"), 3: Last(Append("!")), 5: Last()}
@@ -52,7 +51,7 @@ class Last(Generic[T]):
 
 
 def value_type(annotation: Any) -> Any:
-    """Return the type of one value. This is the annotation without exception classes, `Append` and `Last`."""
+    """Return the type of one value: remove exception classes, `Append` and `Last` from an annotation."""
     if get_origin(annotation) in {Append, Last}:
         return value_type(get_args(annotation)[0])
     if annotation in (Append, Last):

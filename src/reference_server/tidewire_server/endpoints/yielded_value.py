@@ -14,7 +14,7 @@ from tidewire_server.job_log.value_differ import NotPlainError, ShadowCopy
 
 
 class YieldedValue:
-    """Computes the ops between the values that one function yields."""
+    """Computes the ops that change each yielded value of a function to the next one."""
 
     __slots__ = ("_converts", "_current", "_place", "_shadow", "_to_json")
 
@@ -30,18 +30,18 @@ class YieldedValue:
         self._current = current
         self._to_json = to_json
         self._shadow: ShadowCopy | None = None
-        """A copy of the value that was yielded last. None if the value has changed by other means since."""
+        """A copy of the value that was yielded last. None if the value was changed since then, for example by an `Append`."""
         self._converts = False
         """Whether a yielded value contained a type that must be converted to JSON. Later values are then converted too."""
 
     def forget(self) -> None:
-        """Drop the copy of the last value, because the value changes by other means. The next yielded value is compared with
-        the value in the state.
+        """Drop the copy of the last yielded value, because the value is changed without a yield. The next yielded value is then
+        compared with the value in the state.
         """
         self._shadow = None
 
     def ops(self, value: Any) -> list[Op]:
-        """Compare a yielded value with the value before, and return the ops for the differences.
+        """Compare a yielded value with the value before it, and return the ops for the differences.
 
         Raises:
             ValueError: The value is not JSON. Pass the error to `invalid`.
@@ -55,14 +55,14 @@ class YieldedValue:
         return shadow.step(self._to_json(value))
 
     def invalid(self, value: Any, error: ValueError) -> InvalidValueError:
-        """Make the error for a value that `ops` or the document rejected. The paths in the error are relative to the value,
-        not to the state.
+        """Create the error for a value that `ops` or the document rejected. Paths in the message are relative to the value, not
+        to the state.
         """
         self.forget()
         if isinstance(error, InvalidValueError):
             return error
-        # The error names the path of an op, and this path may not exist in the value. Check the value itself to find a
-        # better path.
+        # The error contains the path of an op, which may not exist in the value. Check the value itself to find the path of
+        # its invalid part.
         try:
             strict_json.check(self._to_json(value), max_depth=MAX_VALUE_DEPTH)
         except ValueError as found:
