@@ -58,7 +58,7 @@ class Settings(BaseModel):
     )
     max_queue_size: Count = Field(
         1000,
-        description="Maximum number of waiting items of one endpoint. Further jobs are rejected with 429.",
+        description="Maximum number of waiting items of one endpoint. Additional jobs are rejected with 429.",
     )
     queue_interval: Seconds = Field(0.25, description="Minimum time between two updates of queue positions.")
     cancel_timeout: Seconds = Field(
@@ -114,7 +114,7 @@ class Settings(BaseModel):
     # ---- limits ------------------------------------------------------------------------------------------------
     max_connections: Count = Field(
         5_000,
-        description="Maximum number of open connections, including idle ones and streams. Further connections get 503.",
+        description="Maximum number of open connections, including idle ones and streams. Additional connections get 503.",
     )
     keep_alive_timeout: int = Field(
         5, ge=1, le=3600, description="Time after which an idle connection is closed."
@@ -129,7 +129,7 @@ class Settings(BaseModel):
     max_incoming_bytes: Count = Field(
         256 * MIB,
         description="Maximum total size of all request bodies that are being received and processed, in bytes. "
-        "Further requests get 503, except for small requests that arrive in one piece. If no other body is arriving, "
+        "Additional requests get 503, except for small requests that arrive in one piece. If no other body is arriving, "
         "a single body may exceed the limit.",
     )
     max_body_values: Count = Field(
@@ -142,7 +142,7 @@ class Settings(BaseModel):
     )
     max_input_bytes: Count = Field(
         1024 * MIB,
-        description="Maximum total size of the inputs of all unfinished jobs, in bytes. Further jobs are rejected "
+        description="Maximum total size of the inputs of all unfinished jobs, in bytes. Additional jobs are rejected "
         "with 429. If no other job is unfinished, a job may exceed the limit.",
     )
     max_inputs: Count = Field(1024, description="Maximum number of inputs of one job.")
@@ -475,7 +475,7 @@ class Launch(BaseModel):
         "the type in which the checkpoint was trained.",
     )
     slots: int = Field(
-        16, ge=1, le=1024, description="Number of texts generated at the same time. Further requests wait."
+        16, ge=1, le=1024, description="Number of texts generated at the same time. Additional requests wait."
     )
     context: int | None = Field(
         None,

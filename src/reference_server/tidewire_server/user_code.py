@@ -19,7 +19,7 @@ _LIBRARIES: Final = tuple(
 
 
 def is_user_code(file: str) -> bool:
-    """Return whether the file name of a frame belongs to the user's code. `<stdin>` and the cells of a notebook count as such."""
+    """Return whether a frame with this file name belongs to the user's code, like `<stdin>` and the cells of a notebook."""
     return not file.startswith(("<frozen", "<string>")) and not str(Path(file).resolve()).startswith(
         _LIBRARIES
     )

@@ -154,7 +154,7 @@ def configure(flags: Mapping[str, Any], file: Path | None = None) -> Configurati
     """Merge and validate flags, environment variables and a file.
 
     Args:
-        flags: Values of the flags, by the name of the setting. Values from the command line are text.
+        flags: Name of a setting → value of its flag. Values from the command line are text.
         file: Path of a TOML file.
 
     Raises:

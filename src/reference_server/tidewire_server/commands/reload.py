@@ -15,7 +15,7 @@ from tidewire_server.commands.flags import flag_of, variable_of
 
 
 def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
-    """Serve until SIGINT, SIGTERM or SIGHUP. Each signal ends the child process, too.
+    """Serve until SIGINT, SIGTERM or SIGHUP. Each signal also ends the child process.
 
     If the changed code cannot be imported, the child process reports the error and ends, and the next change starts it
     again.
@@ -23,7 +23,7 @@ def serve_with_reload(arguments: Sequence[str], folder: Path, environment: dict[
     Args:
         arguments: Arguments of the command, with the option `--reload`.
         folder: Folder in which Python files are watched, including all of its subfolders.
-        environment: Environment variables of the child process, in addition to those of this process.
+        environment: Environment variables that are added to this process's variables for the child process.
 
     Returns:
         The exit code of the last child process.

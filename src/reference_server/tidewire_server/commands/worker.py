@@ -1,6 +1,6 @@
 """Command line of `tidewire worker`, which runs the functions of a server. Other processes answer the server's requests.
 
-The exit codes are those of `tidewire serve`.
+The exit codes are the same as for `tidewire serve`.
 """
 
 from pathlib import Path

@@ -165,7 +165,7 @@ class WorkerPool(Protocol):
 
 
 class Workers(Protocol):
-    """Interface of the option `workers`. Its value creates the workers of an endpoint."""
+    """Interface for values of the option `workers`. Such a value creates the workers of an endpoint."""
 
     @property
     def count(self) -> int:

@@ -32,7 +32,7 @@ def refused_input(
 ) -> ProblemError:
     """Convert a validation error to an `invalid_input` problem.
 
-    If an input has several errors, the message describes the most helpful ones, and says how many others there are.
+    If an input has several errors, the message describes the most helpful ones, and contains the number of other errors.
 
     Args:
         error: The error that pydantic raised.

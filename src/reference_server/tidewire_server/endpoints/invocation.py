@@ -109,7 +109,7 @@ _NOTHING: Final = object()
 
 
 def _refuse_unstarted(returned: Any) -> None:
-    """Raise an error if a function returned a generator or a coroutine, which has not run, instead of a value."""
+    """Raise an error if a function returned a generator or a coroutine that has not run yet, instead of a value."""
     hint = None
     if isinstance(returned, Generator):
         hint = "the function returned a generator; annotate it `-> Iterator[T]`, where T is the type of the values"

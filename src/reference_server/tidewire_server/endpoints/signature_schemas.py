@@ -269,7 +269,7 @@ class Shapes:
     outputs: int | None = None
     """Number of lists in the tuple that a batched function returns. None if the function returns a single list of values."""
     takes_late_joiners: bool = False
-    """Whether a batched function is a generator that receives further inputs through `send` while the batch runs."""
+    """Whether a batched function is a generator that receives more inputs through `send` while the batch runs."""
 
 
 @dataclass(frozen=True)

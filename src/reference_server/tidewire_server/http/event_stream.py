@@ -197,7 +197,7 @@ class EventStream:
         self._goaway_reason: _GoawayReason | None = None
         """Reason why the server is about to end the stream."""
         self._even_if_ended = False
-        """Whether to end the stream although the job has ended."""
+        """Whether to end the stream with `goaway` even if the job has ended."""
         self._spread = 0.0
         """Number of seconds over which the reconnects of many readers are spread."""
         self._cancelled = False
@@ -404,8 +404,8 @@ class EventStream:
 
     @staticmethod
     def _jittered(seconds: float, spread: float = 0.0) -> int:
-        """Convert seconds to milliseconds, and add random jitter of up to `spread` seconds or more. Browsers add no jitter
-        themselves when they reconnect.
+        """Convert a reconnect delay to milliseconds, with random jitter, because browsers add no jitter themselves. The jitter is
+        0.75 to 1.5 times the delay, or up to `spread` seconds above the minimum if that is more.
         """
         least = 0.75 * seconds
         return round(1000 * random.uniform(least, max(2 * least, least + spread)))

@@ -35,7 +35,7 @@ _DELAYS_BETWEEN_EVENTS: Final = 4
 """Ratio of the time between two events of one stream to the delay of a round."""
 
 _FADES: Final = 8
-"""Number of rounds over which the moving average of the delay of a round decays."""
+"""Approximate number of recent rounds in the moving average of their delays."""
 
 
 class Writer(Protocol):

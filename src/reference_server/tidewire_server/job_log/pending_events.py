@@ -6,7 +6,7 @@ A change is applied to the document and encoded as JSON at once, from any thread
   ----------------------+------------------------------------------------------------------------------------------
   append to a text      | in the last event if this event consists of appends and rows, with one op for each path;
   or an array           | otherwise, or if the event is full, in a new event
-  row                   | likewise, as a separate op
+  row                   | in the last or a new event, like an append, but always as a separate op
   any other change      | in a separate event; in several events if it has more than `max_event_ops` ops
   end of an item        | in a separate event
   a change longer than  | in a separate event, which is a snapshot of the state after it

@@ -15,7 +15,7 @@ from tidewire_server.store.log_interface import Block, StateAt
 _FIRST: Final = Cursor(1, 1)
 
 _EPOCH_STEPS: Final = 10_000
-"""Upper bound of the random increment of the epoch in `next_epoch`."""
+"""Upper bound of the random number that `next_epoch` adds to the epoch."""
 
 
 def first_block(

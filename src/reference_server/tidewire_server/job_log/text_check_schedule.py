@@ -82,7 +82,7 @@ def note_change(unchecked: Unchecked, ops: Sequence[Op], document: Document) -> 
 
 
 def checks_of(paths: Iterable[str], document: Document) -> list[JsonValue]:
-    """Compute the checks of texts, in the form in which an event contains them."""
+    """Compute the checks (length and CRC-32) of texts, for the member `check` of an event."""
     return [[path, document.text_length(path), document.text_crc(path)] for path in paths]
 
 

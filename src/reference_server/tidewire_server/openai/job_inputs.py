@@ -44,7 +44,7 @@ class JobRequest:
     inputs: list[dict[str, Any]]
     stream: bool
     params: dict[str, str]
-    """Input member of `generate` → request member from which it was created. Error messages name the latter."""
+    """Input member of `generate` → request member from which it was created, for error messages."""
     samples: int = 1
     """Number of texts for each prompt."""
     has_logprobs: bool = False

@@ -25,8 +25,8 @@ from tidewire_server.store.records import JobRecord
 _COMMENT: Final = b": keep-alive\n\n"
 
 _RETRACTED: Final = (
-    "text that was sent before is no longer part of the response, because its job ran again, or starting_after is not the "
-    "number of an event of this response; read it again from the start"
+    "the response no longer begins with the text that was sent before: its job ran again, or starting_after is not the number "
+    "of one of its events; read the response again from the start"
 )
 
 

@@ -32,7 +32,7 @@ class RayCluster:
         """The module `ray`, which the first call of `join` imports."""
 
     async def join(self, address: str | None) -> None:
-        """Connect to the cluster, unless this process is already connected to one. Each user must call `leave` later.
+        """Connect to the cluster, unless this process is already connected to one. Each call needs a later call of `leave`.
 
         Raises:
             WorkersUnavailableError: Ray is not installed, or the cluster cannot be reached.

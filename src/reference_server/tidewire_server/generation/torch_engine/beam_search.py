@@ -73,7 +73,7 @@ class Token:
     values: Values
     """The token's elements of the columns that depend on the logits."""
     branches: int = 0
-    """Number of different tokens that follow this token in the live hypotheses and the best ended hypothesis."""
+    """Number of different tokens that directly follow this token in the live hypotheses and the best ended hypothesis."""
 
 
 class Hypothesis(NamedTuple):

@@ -54,7 +54,7 @@ class TorchEngine:
     Args:
         checkpoint: The loaded model.
         slots: Maximum number of requests that run at the same time.
-        max_waiting: Maximum number of requests that wait for a slot. Further requests are rejected.
+        max_waiting: Maximum number of requests that wait for a slot. Additional requests are rejected.
         step_tokens: Maximum number of tokens that one forward pass processes. It is raised to at least `slots` + 1.
         max_top: Maximum value of the input member `top_logprobs`. Values above `MAX_TOP` have no effect.
         max_num_beams: Maximum value of the input member `num_beams`. Values above the number of slots have no effect.

@@ -104,7 +104,7 @@ _TRANSFORMERS: Final[Mapping[str, Sent]] = {
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A kind of engine. Members of the input that are missing in `members` are refused."""
+    """A kind of engine, such as vLLM. Members of the input that are missing in `members` are refused."""
 
     title: str
     members: Mapping[str, Sent]

@@ -78,7 +78,7 @@ class UpstreamEngine:
     limit_calls: Callable[[int], None] = lambda _: None
     """Function that is called when the number of requests that all engines can process together changes."""
     caps: EngineCapabilities = field(init=False)
-    """Capabilities. Before an engine has answered, they contain the members that any kind of engine supports."""
+    """Capabilities of the upstream. Before an engine has answered, they contain all members that some kind of engine supports."""
     _known: EngineDescription | None = None
     _open: tuple[UrlPool, EngineRequests] | None = None
 

@@ -21,7 +21,7 @@ _ABORT_SECONDS: Final = 1.0
 
 
 _MAX_IGNORED_BYTES: Final = 64 * 1024
-"""Maximum size in bytes of an unexpected request body, such as that of a GET request, which is discarded during the response."""
+"""Maximum size in bytes of an unexpected request body, such as a body of a GET request, which is read and discarded."""
 
 
 class GoneError(Exception):
@@ -137,8 +137,8 @@ class BackpressuredSender:
                 break
             before = self._connection.unacknowledged()
             try:
-                # The call can be repeated after a timeout, because the ASGI server waits before it accepts the message, so
-                # that nothing was written.
+                # The ASGI server waits before it accepts the message. If this call times out, nothing was written, so the call
+                # can be repeated.
                 async with asyncio.timeout(self._stall_timeout):
                     await self._send(message)
             except TimeoutError:

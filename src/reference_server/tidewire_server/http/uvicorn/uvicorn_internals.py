@@ -239,8 +239,7 @@ def unacknowledged_bytes(transport: Any) -> int:
     """Return the number of bytes that the peer has not acknowledged, including the bytes in the kernel's send buffer.
 
     The size of the write buffer alone would not show that a slow peer makes progress, because the kernel accepts more
-    bytes only when a third of its buffer is free. If the peer reads only a few bytes per second, it can take minutes
-    until the kernel does so.
+    bytes only when a third of its buffer is free. If the peer reads only a few bytes per second, this can take minutes.
     """
     return _buffered_bytes(transport) + _unacknowledged_in_kernel(transport)
 

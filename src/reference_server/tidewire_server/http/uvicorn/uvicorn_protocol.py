@@ -122,7 +122,7 @@ def http_protocol(
         discarded.
         """
         _address = ""
-        """Client address by which this connection is counted."""
+        """Client address for which this connection counts."""
         _unparsed = b""
         """Received bytes that are not parsed yet, because too many pipelined requests are waiting."""
 

@@ -65,7 +65,7 @@ class KVCache:
         Args:
             layer: Index of the layer.
             rows: Index of each token's position, [T]; see `row`.
-            key_value: Keys and values, [T, 2 * Hkv, D].
+            key_value: Keys and values of the tokens, [T, 2 * Hkv, D].
         """
         self._rows[layer].index_copy_(0, rows, key_value)
 

@@ -80,8 +80,7 @@ def tie_counts(logits: torch.Tensor, n: list[int]) -> tuple[torch.Tensor, torch.
         n: Position of a token in each row's order, from 1 to V.
 
     Returns:
-        The number of tokens whose logit is higher than that of the n-th token, [B], and the number of tokens whose logit is
-        equal to it, [B].
+        The number of tokens with a higher logit than the n-th token, [B], and the number of tokens with an equal logit, [B].
     """
     largest = logits.topk(max(n), dim=-1).values
     last = largest.gather(-1, to_device(n, logits.device)[:, None] - 1)
