@@ -1,4 +1,4 @@
-"""Log lines about background work that fails repeatedly because of the store."""
+"""Log the failures of background work, without repeating the same line while the store is down."""
 
 import logging
 import time
@@ -8,20 +8,20 @@ from typing import Final
 from tidewire_server.store.store_errors import StoreError
 
 REPEAT_SECONDS: Final = 60.0
-"""Minimum time between two lines about the same work with the same reason."""
+"""Minimum number of seconds between two log lines with the same text."""
 
 
 class FailureLog:
-    """Failures of one kind of background work, which is repeated after each failure."""
+    """Logger for the failures of one background task, which retries after each failure."""
 
     def __init__(
         self, logger: logging.Logger, consequence: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the log of work that has not failed yet.
+        """Create the logger for a task that has not failed yet.
 
         Args:
             logger: Logger of the module that does the work.
-            consequence: Beginning of each line, which says what does not happen.
+            consequence: Beginning of each line: the effect of the failure, such as "cannot delete expired entries".
             clock: Clock in seconds.
         """
         self._logger = logger
@@ -31,8 +31,8 @@ class FailureLog:
         self._at = 0.0
 
     def failed(self, error: StoreError) -> None:
-        """Log an error with its advice, unless the store has logged the error itself, or the last line has the same reason and is
-        less than `REPEAT_SECONDS` old.
+        """Log a failure at level ERROR. Use DEBUG if the store has logged the error itself, or if the same line was logged less
+        than `REPEAT_SECONDS` ago.
         """
         reason, now = str(error), self._clock()
         is_new = reason != self._reason or now - self._at >= REPEAT_SECONDS

@@ -1,4 +1,4 @@
-"""Choose which entries a store deletes before they expire, because it holds more than its limit."""
+"""Choose the entries that a store deletes early when it holds more than its limit."""
 
 import heapq
 import itertools
@@ -9,25 +9,26 @@ from typing import Final, Generic, NamedTuple, TypeVar
 E = TypeVar("E", bound=Hashable)
 
 _MAX_OUTDATED: Final = 64
-"""Number of outdated rows that the heap may contain in addition to one for each principal."""
+"""Maximum number of outdated heap elements, in addition to one per principal. If there are more, the heap is rebuilt."""
 
 
 class _Row(NamedTuple):
-    """Total size of a principal's entries. The first element of the heap is the principal that loses the next entry."""
+    """Heap element: the total size of one principal's entries. The principal in the first element loses the next entry."""
 
     minus_total: int
     changed: int
-    """Number of the change that led to this total. Of equal totals, the older one is first."""
+    """Sequence number of the change to this total. Of two principals with equal totals, the one that changed first comes first.
+    """
     principal: str
 
 
 class FairEviction(Generic[E]):
-    """Entries of a store by principal, each with a size. The next entry to delete is the oldest entry of the principal whose
+    """Eviction order that is fair between principals. The next entry to delete is the oldest entry of the principal whose
     entries have the largest total size.
 
     A principal that fills the store therefore loses its own entries, and other principals keep theirs. The entry that was added
-    last is deleted only if it is the only one: otherwise a large result would be deleted as soon as it exists. Every method
-    takes logarithmic time.
+    last is deleted only if the store has no other entry. Otherwise a large result would be deleted as soon as it exists. Every
+    method takes logarithmic time.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ class FairEviction(Generic[E]):
         self._entries: dict[str, OrderedDict[E, int]] = {}
         self._rows: dict[str, _Row] = {}
         self._heap: list[_Row] = []
-        """The rows of `_rows`, and outdated rows, which are skipped."""
+        """Heap of the elements in `_rows`. It also contains outdated elements, which `evict` skips."""
         self._changes = itertools.count()
         self._newest: E | None = None
 
@@ -45,7 +46,7 @@ class FairEviction(Generic[E]):
         return self._count
 
     def add(self, principal: str, entry: E, size: int = 1) -> None:
-        """Add a new entry, which is the principal's newest. If the entry exists, do nothing."""
+        """Add an entry as the newest one of its principal. If the entry exists, do nothing."""
         entries = self._entries.setdefault(principal, OrderedDict())
         if entry not in entries:
             entries[entry] = size
@@ -68,10 +69,9 @@ class FairEviction(Generic[E]):
             self._resized(principal, -entries.pop(entry))
 
     def evict(self) -> tuple[str, E]:
-        """Remove the entry that the store must delete next. Return its principal and the entry.
+        """Remove the next entry that the store must delete. Return its principal and the entry.
 
-        If several principals have the largest total size, the principal that has had it for the longest time loses its oldest
-        entry.
+        If several principals have the largest total size, the one that reached it first loses its oldest entry.
 
         Raises:
             LookupError: There is no entry.
@@ -109,10 +109,10 @@ class FairEviction(Generic[E]):
 
 
 class EndedJobs:
-    """Ended jobs within the limits `max_retained_jobs` and `max_retained_bytes`.
+    """Eviction of ended jobs that exceed the limits `max_retained_jobs` and `max_retained_bytes`.
 
-    If the number exceeds its limit, the oldest job of the principal with the most jobs is deleted. If the size exceeds its
-    limit, the oldest job of the principal with the most bytes is deleted. The job that ended last always stays.
+    If there are too many jobs, the principal with the most jobs loses its oldest job. If the jobs are too large, the principal
+    with the most bytes loses its oldest job. The job that ended last always stays.
     """
 
     def __init__(self, max_jobs: int, max_bytes: int) -> None:

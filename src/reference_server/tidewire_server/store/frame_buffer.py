@@ -1,5 +1,5 @@
-"""In-memory buffer of encoded events. The buffer records where each event ends, so that a replay is a single slice of
-bytes.
+"""In-memory buffer of encoded events. It records where each event ends, so that a reader gets any range of events as one slice
+of bytes.
 """
 
 from array import array

@@ -21,8 +21,8 @@ class NewJob(NamedTuple):
     """A job to add to the store, with its items."""
 
     record: JobRecord
-    """Record of the job. Later changes to the record are stored by the next append to the log. The block that ends the job
-    contains the last record (`Block.ended`), and its append starts the retention period.
+    """Record of the job. Each append to the log also stores the changes to this record. The block that ends the job contains
+    the final record (`Block.ended`). Appending this block starts the retention period.
     """
     submit: bytes
     """Body of the request that submitted the job. It is stored until the job has ended, so that a server can run the job
@@ -35,64 +35,64 @@ class NewJob(NamedTuple):
     entries: Sequence[QueueEntry]
     """Queue entries of all items."""
     slots: Sequence[BatchSlot] | None
-    """Batch key and cost of each item, or None if the endpoint is not batched. A store of several processes keeps them until
-    the job ends. A process whose code rejects an input needs them to return the item to the queue."""
+    """Batch key and cost of each item, or None if the endpoint is not batched. A store that several processes share keeps them
+    until the job ends, because a process that rejects an input needs them to return the item to the queue."""
     limits: QueueLimits
     """Limits that the job must not exceed."""
     deadline: float | None = None
-    """Number of seconds after which the unfinished items of the job fail, or None. A store of one process may ignore it, as
-    this process has a timer.
+    """Number of seconds after which the unfinished items of the job fail, or None. If only one process uses the store, that
+    process has its own timer, and the store may ignore the deadline.
     """
     grace: float | None = None
-    """Number of seconds without a reader after which the job is cancelled, or None. See `deadline`."""
+    """Number of seconds without a reader after which the job is cancelled, or None. The store may ignore it like `deadline`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Unfinished job that has no writer, because the process that wrote its log has stopped or has released the job."""
+    """Unfinished job whose log no process writes, because the last writer has stopped or has released the job."""
 
     record: JobRecord
     submit: bytes
-    """See `Jobs.submit_body`."""
+    """Body of the request that submitted the job. See `Jobs.submit_body`."""
     log: Log
     cancelled: frozenset[int] = frozenset()
     """Indexes of the items that `Jobs.save_cancelled` has stored. Some of these items may have ended."""
     purge: bool = False
-    """Whether a client has deleted the job (`save_cancelled`). All items are then in `cancelled`."""
+    """Whether a client has deleted the job. If so, `cancelled` contains all items."""
     crashed: bool = False
-    """Whether a process that owned the job has crashed, and the job has not started since, so that the attempt counts
-    (`max_attempts`). A failure to open the job, and a release before its start, do not change this value.
+    """Whether a process that owned the job has crashed since the job last started. If so, the attempt counts towards
+    `max_attempts`. A failure to open the job, and a release before its start, do not change this value.
     """
     unread: float = 0.0
-    """See `Replicas.unread_for`. 0 if only this process uses the store."""
+    """Number of seconds without a reader (`Replicas.unread_for`). 0 if only this process uses the store."""
 
 
 class Jobs(Protocol):
-    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails. An ended job uses no
-    more memory than the documentation of the implementation says.
+    """Job records, tombstones and idempotency keys. Every method raises `StoreError` if the store fails. Each implementation
+    documents how much memory an ended job uses.
 
     A process *owns* a job while it is the writer of the job's log. An unfinished job without an owner waits in the queue.
     In a store that only one process uses, this process owns all unfinished jobs: `add` calls `own`, `claim` and `release`
-    return False, and `adopt` returns the jobs that the previous process has left.
+    return False, and `adopt` returns the unfinished jobs of the previous process.
     """
 
     async def find_key(self, key: Key) -> KeyUse | None:
-        """Return the use of an idempotency key by a job, or None if no job has the key."""
+        """Return the first request that used an idempotency key, or None if no job has the key."""
         ...
 
     async def add(self, new: NewJob, own: Callable[[Log], None]) -> None:
         """Commit a new job, the first block of its log, its idempotency key and its queue entries in one transaction.
 
-        Concurrent calls cannot exceed the limits together. Only the queue limit can be exceeded by jobs of different principals
-        that several processes commit at the same moment: a lock for each endpoint would make these commits wait for each other.
-        If several errors apply, the one that is listed first below is raised. If the caller is cancelled, the job may still be
-        added.
+        Concurrent calls cannot exceed the limits together, with one exception: the queue may exceed its limit if several
+        processes commit jobs of different principals at the same moment. Preventing this would need a lock for each endpoint,
+        and commits would wait for each other. If several errors apply, the one that is listed first below is raised. If the
+        caller is cancelled, the job may still be added.
 
         Args:
             new: The job.
-            own: Function that is called on the event loop directly after the commit, before an item of the job can be
-                taken, if this process owns the job. It is called even if the caller of `add` was cancelled. It must not
-                raise an exception. If `own` is not called, the job waits in the queue without an owner.
+            own: Function that is called if this process owns the new job. The call is on the event loop directly after the
+                commit, before an item of the job can be taken, and even if the caller of `add` was cancelled. The function must
+                not raise an exception. If it is not called, the job waits in the queue without an owner.
 
         Raises:
             KeyUsedError: Another job has the idempotency key. Nothing was added.
@@ -112,10 +112,10 @@ class Jobs(Protocol):
         ...
 
     def log_in_use(self, job: str) -> Log | None:
-        """Return the log object of a job if this process uses the log already, as its writer or for a reader. Otherwise
-        return None. This method is synchronous.
+        """Return the log object of a job if this process already writes or reads the log. Otherwise return None. This method is
+        synchronous.
 
-        Use it to publish an ephemeral event, which is needed only if the log has a reader.
+        Use it to publish an ephemeral event. Without a reader in this process, the event would be useless.
         """
         ...
 
@@ -128,9 +128,8 @@ class Jobs(Protocol):
         Args:
             job: Id of the job.
             items: Indexes of the items.
-            purge: Whether to cancel all items, and to ask the owner to delete the job afterwards. If no process owns it, `adopt`
-                of some process returns it, and `Replicas.beat` of this process then contains the request. Ignored if only this
-                process uses the store.
+            purge: Whether to cancel all items, and to ask the owner to delete the job afterwards. If the job has no owner, a
+                process adopts it and receives this request from `Replicas.beat`. Ignored if only one process uses the store.
 
         Returns:
             Whether the job is unfinished, so that the items end as cancelled. False if it has ended, or is unknown.
@@ -140,7 +139,7 @@ class Jobs(Protocol):
     async def list(self, principal: str, *, before: str | None, limit: int) -> list[tuple[JobRecord, Extent]]:
         """Return up to `limit` jobs of a principal with the extents of their logs, newest first.
 
-        If `before` is set, return only jobs that are older than this job.
+        If `before` is the id of a job, return only older jobs.
         """
         ...
 
@@ -152,13 +151,13 @@ class Jobs(Protocol):
 
     async def adopt(self, known: Collection[str]) -> Sequence[str]:
         """Become the owner of the unfinished jobs of stopped processes, and of waiting jobs with items that have to end now.
-        Return the ids of these jobs, oldest first. Jobs of an earlier call that were not reopened yet are included.
+        Return the ids of these jobs, oldest first, including jobs from earlier calls that were not reopened yet.
 
         The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
 
         Args:
-            known: Endpoints whose jobs this process can continue, also if it takes none of their items. Of other endpoints, only
-                jobs that have to end are returned, and waiting jobs without readers.
+            known: Endpoints whose jobs this process can continue, even if it takes none of their items. The result contains
+                jobs of other endpoints only if the job has to end, or waits without readers.
         """
         ...
 
@@ -174,8 +173,8 @@ class Jobs(Protocol):
         ...
 
     async def reopen(self, job: str) -> Interrupted | None:
-        """Load an unfinished job that this process has owned since `adopt`, `claim`, or a `take` of one of its items, in order
-        to continue its log. Return None if the job has ended or was deleted in the meantime.
+        """Load an unfinished job that this process owns after `adopt`, `claim`, or a `take` of one of its items. The caller
+        then continues its log. Return None if the job has ended or was deleted in the meantime.
 
         If the caller fails to continue or to `release` the job, it may reopen the job again.
         """
@@ -196,8 +195,8 @@ class Jobs(Protocol):
         ...
 
     async def refuse(self, job: str) -> None:
-        """Take no more items of a job that this process owns, because its code rejects an input of the job. The caller
-        releases the job afterwards.
+        """Stop taking items of a job that this process owns, because the code of this process rejects an input of the job. The
+        caller releases the job afterwards.
         """
         ...
 
@@ -208,8 +207,8 @@ class Jobs(Protocol):
     # ---- retention ---------------------------------------------------------------------------------------------------
 
     async def delete_job(self, job: str) -> None:
-        """Delete a job, and store a tombstone for it. If it is unfinished, and its owner was asked to delete it
-        (`save_cancelled`), it only gets the tombstone. Its owner then ends and deletes it, so that its readers receive `done`.
+        """Delete a job, and store a tombstone for it. If the job is unfinished, and `save_cancelled` has asked its owner to
+        delete it, only store the tombstone: the owner ends the job first, so that its readers receive `done`.
         """
         ...
 

@@ -7,7 +7,7 @@ Every implementation follows these rules:
 - `append` returns when the events are as durable as `Store.durability` promises. Readers do not see the events earlier.
 - An append stores the events together with the changes to the job's record, in one atomic step.
 - The `done` event is never trimmed. The state of a job is kept longer than its other events.
-- For a reader, only an offset into the log is stored, so a slow or abandoned reader uses no other memory.
+- A reader is only an offset into the log, so a slow or abandoned reader uses no other memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class StateAt(msgspec.Struct, frozen=True):
 
     @property
     def view(self) -> View:
-        """View of the state, which is made when it is read, because most states are never read."""
+        """View of the state. It is created on each access, because most states are never read."""
         return View(*self.mark)
 
 
@@ -40,11 +40,11 @@ class Block(msgspec.Struct, frozen=True):
     frames: Sequence[bytes]
     state: StateAt
     ended: JobRecord | None = None
-    """Record of the ended job, if the last event is `done`; `state` is then the state before that event. The record is stored in
-    the same atomic step as the block.
+    """Record of the ended job if the last event is `done`, and otherwise None. It is stored in the same atomic step as the
+    block. If it is set, `state` is the state before `done`.
     """
     state_bytes: int = 0
-    """Upper bound of the size of the state as JSON, if the last event is `done`."""
+    """Maximum size of the state as JSON in bytes. Set only if the last event is `done`."""
 
     @property
     def last(self) -> Cursor:
@@ -67,9 +67,7 @@ A cursor from an epoch that the log has forgotten is treated as unknown.
 
 
 def extent_after(extent: Extent, block: Block) -> Extent:
-    """Return the new extent of a log after a block was appended to the log. Only epochs that ended before the extent's base
-    can be forgotten.
-    """
+    """Return the extent of a log after a block was appended. An epoch is forgotten only if all of its events were trimmed."""
     starts = extent.starts
     if starts[-1].epoch != block.last.epoch:
         starts = (*starts, block.first)
@@ -165,5 +163,5 @@ class Log(LogReader, Protocol):
         ...
 
     def set_ephemeral_event(self, key: str, frame: bytes | None) -> None:
-        """Set the latest ephemeral event of a key and wake the readers. If `frame` is None, the event is removed."""
+        """Replace the ephemeral event with this key, and wake the readers. If `frame` is None, remove the event."""
         ...

@@ -18,8 +18,8 @@ class Queue(Protocol):
     """Queue of waiting items. Principals take turns, and the items of each principal are taken in the order in which
     they arrived.
 
-    Items of a batched endpoint are taken for batches when their batch keys and costs are known. `memory_batches` describes
-    when a batch is ready, and which items it contains.
+    Items of a batched endpoint can be taken as soon as their batch keys and costs are known. The module `memory_batches`
+    describes when a batch is ready, and which items it contains.
 
     `due` and `size` are synchronous. In a store in memory, `put`, `take`, `take_batch`, `discard` and `waiting` never
     suspend. No method raises `StoreError`: while the store fails, `take`, `take_batch` and `waiting` return nothing, and
@@ -37,8 +37,8 @@ class Queue(Protocol):
         Args:
             endpoints: For each endpoint, the bounds of its batches, or None if it is not batched. Empty in a process
                 that runs no functions: `take` then returns nothing, and `due` is infinite.
-            wake: Function that the queue calls on the event loop with the name of an endpoint when `due` has become
-                earlier for a reason other than a call of this object or of `Jobs.add`.
+            wake: Function that takes the name of an endpoint. The queue calls it on the event loop when `due` has become
+                earlier, unless the cause was a call of this object or of `Jobs.add`.
             limits: Limits over all processes, by the name of the endpoint. `take` and `take_batch` return nothing while the
                 limit is reached. A store that only one process uses ignores them, because the process has the same limits.
         """
@@ -46,19 +46,19 @@ class Queue(Protocol):
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
         """Add items of one job to the queue. Each item waits behind the earlier items of the same principal. An item that is already
-        in the queue keeps its position, and an item that was taken before keeps its turn. In a store of several processes, do
-        nothing if this process does not own the job.
+        in the queue keeps its position, and an item that was taken before keeps its turn. If several processes share the store,
+        do nothing unless this process owns the job.
 
         Args:
             entries: Items of one job.
-            slots: Batch key and cost of each item of a batched endpoint, or None if they are not known yet. In this case, a later
-                call with the same items adds them. A store of several processes uses `NewJob.slots` instead.
+            slots: Batch key and cost of each item of a batched endpoint, or None if they are not known yet. In this case, a
+                later call with the same items adds them. A store that several processes share uses `NewJob.slots` instead.
         """
         ...
 
     async def take(self, endpoint: str, *, limit: int = 1, skip: Collection[str] = ()) -> list[QueueEntry]:
         """Remove the next items of an endpoint that is not batched from the queue, and return them in the order in which they
-        were to run.
+        are to run.
 
         This process owns the jobs of the returned items. If it has not opened such a job yet, it must `reopen` the job.
 
@@ -73,17 +73,17 @@ class Queue(Protocol):
         """Remove the items of the next batch of a batched endpoint from the queue, and return them. They have the same batch
         key. Return an empty list if no batch is ready.
 
-        See `take` about the jobs of the items.
+        This process owns the jobs of the returned items (see `take`).
 
         Args:
             endpoint: Name of the endpoint.
-            running: A running batch. If it is set, take items that join this batch (late joiners).
+            running: Running batch that the items join (late joiners), or None to take the items of a new batch.
         """
         ...
 
     def end_call(self, endpoint: str) -> None:
-        """Record the end of a call. Each item that `take` returns is one call, and all items that `take_batch` returns for a
-        new batch are one call. This method is synchronous.
+        """Record that a call of an endpoint's function has ended. Each item from `take` counts as one call, and each new batch
+        from `take_batch` counts as one call. This method is synchronous.
         """
         ...
 
@@ -92,19 +92,19 @@ class Queue(Protocol):
         ...
 
     async def refused(self, endpoint: str) -> Collection[str]:
-        """Return the waiting jobs of an endpoint that every live process that runs the endpoint has refused
-        (`Jobs.refuse`).
+        """Return the ids of an endpoint's waiting jobs that no process can run now: each live process that runs the endpoint
+        has called `Jobs.refuse` for the job.
         """
         ...
 
     def due(self, endpoint: str) -> float:
-        """Return the time, by the event loop's clock, from which `take` or `take_batch` may return items of an endpoint. The
-        result is minus infinity if they may return items now, and infinity if nothing waits that this process can take.
+        """Return the event loop time from which `take` or `take_batch` may return items of an endpoint. Minus infinity means
+        now. Infinity means that no item is waiting that this process can take.
         """
         ...
 
     def size(self, endpoint: str) -> int:
-        """Return the number of waiting items of an endpoint. In a store of several processes, the number may be a second
+        """Return the number of waiting items of an endpoint. If several processes share the store, the number may be a second
         old. This method can be called from any thread.
         """
         ...

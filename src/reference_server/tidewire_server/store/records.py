@@ -1,5 +1,5 @@
-"""Types of the records in a store: jobs, tombstones and idempotency keys, the range of events in a log, and waiting items with
-their batches. Also the limits on the size of a store (`Retention`, `QueueLimits`).
+"""Types of the records in a store: jobs, tombstones, idempotency keys, event ranges of logs, waiting items and batches. The
+module also defines the limits on the size of a store (`Retention`, `QueueLimits`).
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ class JobRecord:
     usage: dict[str, int | float] = field(default_factory=dict)
     """Sum of the usage reported by the items that have ended."""
     traceparent: str | None = None
-    """Span of the request that submitted the job, as in the W3C header of this name. None if the job has no trace."""
+    """Value of the W3C `traceparent` header for the span of the submit request. None if the job has no trace."""
 
     def ended(self, done: Done, ended_at: float, expires_at: float) -> "JobRecord":
         """Return the record of the ended job."""
@@ -130,11 +130,11 @@ class OwnedJob(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """State of the database after a process has renewed its lease."""
+    """Result of `Replicas.beat`: the state of the database after a process has renewed its lease."""
 
     owned: Sequence[OwnedJob]
     lost: Sequence[str]
-    """Jobs that this process wrote before the beat, and that another process has adopted. Their logs refuse appends."""
+    """Ids of jobs whose logs this process wrote until another process adopted the jobs. These logs now refuse its appends."""
     others: Sequence[Mapping[str, EndpointLoad]]
     """For each other process with a valid lease, the endpoints whose functions it runs."""
 
@@ -143,7 +143,7 @@ class GlobalLimit(NamedTuple):
     """Limit on the running calls of an endpoint, or of a group of endpoints, over all processes."""
 
     name: str
-    """Name of the limit, which all processes that share the store use."""
+    """Key under which all processes count their running calls, such as `endpoint generate` or `group gpu`."""
     calls: int
 
 
@@ -168,7 +168,7 @@ class BatchSlot(NamedTuple):
 
 
 SHARED_ATTEMPTS: Final = 2
-"""Number of attempts of a job in which its items share batches with other jobs."""
+"""The items of a job may share batches with other jobs in its first attempts, up to this number."""
 
 
 class BatchBounds(NamedTuple):
@@ -180,12 +180,12 @@ class BatchBounds(NamedTuple):
     """Maximum number of seconds that an item waits for other items of its batch key."""
 
     def are_reached(self, items: int, cost: float) -> bool:
-        """Whether this many items with this total cost fill a batch, so that they need not wait for `timeout`."""
+        """Return whether this many items with this total cost fill a batch, so that the batch can start before `timeout`."""
         return items >= self.max_size or cost >= self.max_cost
 
 
 class RunningBatch(NamedTuple):
-    """A batch whose function is running, without the rows that have ended."""
+    """Running batch that other items may join. `rows` and `cost` count only its unfinished items."""
 
     key: Hashable
     rows: int

@@ -16,7 +16,7 @@ class Replicas(Protocol):
         lease has expired.
 
         Args:
-            endpoints: The endpoints whose functions this process runs, which the beats of other processes return.
+            endpoints: Load of each endpoint whose functions this process runs. Other processes receive it as `Beat.others`.
         """
 
     async def owns(self, job: str) -> bool:
@@ -28,22 +28,22 @@ class Replicas(Protocol):
         """
 
     def stop_writing(self, job: str) -> None:
-        """Stop writing the log of a job whose functions this process has stopped, without an end. If this process still owns
-        the job later, `Jobs.reopen` opens it again.
+        """Stop writing the log of an unfinished job after its functions were stopped. If this process still owns the job later,
+        `Jobs.reopen` opens it again.
         """
 
     async def mark_read(self, jobs: Collection[str]) -> None:
         """Record that this process has readers of jobs that other processes own. Call this method each second."""
 
     async def unread_for(self, job: str) -> float:
-        """Return the number of seconds since any process had a reader of the job, as recorded by `mark_read`, or since the job
-        was submitted, adopted or released. It may be up to two seconds too low, and is negative at first. Time before or during an
-        outage of the store does not count.
+        """Return for how many seconds a job has had no reader in any process (`mark_read`). The time starts when the job is
+        submitted, and again when it is adopted or released. The result may be up to two seconds too low, and is negative at
+        first. Time before or during an outage of the store does not count.
         """
 
     async def leave(self) -> None:
         """Give up the lease, so that other processes adopt the unfinished jobs of this process at once. Only the first call has
-        an effect. If the store fails, the jobs wait until the lease expires, which is logged as a warning.
+        an effect. If the store fails, log a warning. The jobs then wait until the lease expires.
         """
 
     def on_request(self, wake: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a store: it cannot be used, or it rejects a new job or an append."""
+"""Exceptions of a store: failures of the store itself, rejected jobs and rejected appends."""
 
 from tidewire_server.store.records import KeyUse
 
@@ -18,10 +18,12 @@ class StoreError(Exception):
     error again.
     """
     outage = False
-    """Whether the store cannot be reached, so that it is unknown whether another process runs the jobs of this one."""
+    """Whether the store is unreachable. If so, another process may have adopted the jobs of this one."""
 
     def copy(self) -> "StoreError":
-        """Return an equal exception. The traceback of an exception that several callers raise would grow with each raise."""
+        """Return a copy for another caller to raise. If several callers raised the same object, its traceback would grow with
+        each raise.
+        """
         own = type(self)(*self.args)
         own.logged, own.outage = self.logged, self.outage
         return own

@@ -4,8 +4,8 @@
            ├─ queue: Queue                `queue_interface`
            └─ replicas: Replicas | None   `replicas_interface`; None if only one process uses the store
 
-If several processes share the store, `jobs` and `queue` also concern the jobs of the other processes, and `replicas` keeps
-the lease with which this process owns jobs.
+If several processes share the store, `jobs` and `queue` also contain the jobs of the other processes, and `replicas` renews the
+lease under which this process owns its jobs.
 
 Code outside the folder `store` uses a store through these protocols, with the types in `records` and the errors in
 `store_errors`. There are two exceptions: `open_store` chooses the implementation, and `tidewire compact` uses a SQLite
@@ -23,7 +23,7 @@ Durability = Literal["process", "host", "replicated"]
 SECRET_BYTES: Final = 32
 
 SWEEP_INTERVAL: Final = 0.02
-"""`Store.sweep_interval` of a store in which a sweep costs little."""
+"""`Store.sweep_interval`, in seconds, of a store that finds its expired entries quickly."""
 
 
 class Store(Protocol):
@@ -39,13 +39,13 @@ class Store(Protocol):
     may_have_lost: bool
     """Whether a crash of the previous server process may have lost the last events of some logs [TW-RES-039]."""
     merge_window: float
-    """Minimum of the setting `merge_window` with this store, in seconds."""
+    """Minimum value of the setting `merge_window` for this store, in seconds."""
     sweep_interval: float
     """Minimum number of seconds between two calls of `Jobs.expire`."""
 
     async def check(self) -> None:
-        """Check that the store can be written, by a test write if the store is not in memory, and that this process has a lease
-        if it needs one.
+        """Check that the store can be written, and that this process has a lease if it needs one. A store that is not in memory
+        does a test write.
 
         Raises:
             StoreError: The store cannot be written, or the lease cannot be renewed.
