@@ -44,7 +44,7 @@ class ConcurrencyGroup:
     calls: int = 0
     """Number of calls that have been started. Counted only if the group has several endpoints."""
     timer: asyncio.Handle | None = None
-    """Timer that starts a batch that is still incomplete at the end of its `batch_timeout`."""
+    """Timer that starts an incomplete batch after its `batch_timeout`."""
     wakes_at: float = math.inf
     """Event loop time at which `timer` fires.
 
@@ -97,8 +97,8 @@ def group_limits(endpoints: Iterable[Endpoint]) -> dict[str, int | None]:
 
 
 def global_limits(endpoints: Collection[Endpoint]) -> dict[str, GlobalLimit]:
-    """Return the limit over all processes of each endpoint that has one, by name. In a group, one endpoint sets the limit for
-    all.
+    """Return the global limits (over all processes) by endpoint name, for the endpoints that have one. In a group, one endpoint
+    sets the limit for all.
 
     Raises:
         ValueError: Two endpoints of one group set different limits.
@@ -139,7 +139,7 @@ def make_endpoint_queues(
     Args:
         endpoints: All endpoints by name.
         settings: The server's settings.
-        share: Share of a queue that one principal may use.
+        share: Fraction of a queue that one principal may use.
 
     Raises:
         ValueError: Two endpoints of one group set different limits.

@@ -1,4 +1,4 @@
-"""Readers that a server expects to connect soon, so that it does not exit before they have received the end of their job."""
+"""Readers that are likely to connect soon. A server that stops waits for them, so that they receive the end of their job."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 RECONNECT_FACTOR: Final = 3.0
-"""Factor by which the setting `retry` is multiplied to get the time for which a reader is expected. The first retry delay of a
-client is at most 2.25 times as long as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client
-by up to 1.5 for each attempt. The rest of the time is for the request, which takes long on a busy machine or a distant network.
+"""A reader is expected for this many times the setting `retry`. The first retry delay of a client is at most 2.25 times as long
+as `retry`: the server multiplies `retry` by up to 1.5 for each connection, and the client by up to 1.5 for each attempt. The
+rest of the time is for the request, which is slow on a busy machine or a distant network.
 """
 
 MAX_RECONNECT_SECONDS: Final = 3.0
@@ -38,15 +38,15 @@ class ExpectedReaders:
         self._within = min(MAX_RECONNECT_SECONDS, RECONNECT_FACTOR * retry)
         self._clock = clock
         self._jobs: OrderedDict[str, _Expected] = OrderedDict()
-        """Jobs with expected readers. The last job is the one whose reader was expected most recently."""
+        """Jobs with expected readers, in the order of `_Expected.since`."""
 
     def submitted(self, job: str) -> None:
         """Expect the caller that has submitted a job, or has repeated the submission."""
         self._expect(job, 0)
 
     def closed(self, job: str) -> None:
-        """Expect a reader whose stream has ended. Even if it has ended with `done`, a broken network can have lost `done`,
-        and the reader then requests the stream again.
+        """Expect a reader whose stream has ended, even if the stream ended with `done`: if a broken network has lost `done`,
+        the reader requests the stream again.
         """
         self._expect(job, 1)
 

@@ -1,10 +1,10 @@
-"""State machine of an unfinished job. It runs and ends the job's items, and ends the job after its last item.
+"""State machine of an unfinished job. It runs the job's items, and ends the job after its last item has ended.
 
 The table in the module `live_item` shows how the status of an item changes.
 
-The job ends after its last item has ended. Its status is succeeded if all items succeeded, and partially_failed if some
-items succeeded. If no item succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is
-cancelled while it ends normally, the event that is logged first decides the item's status.
+The final status of the job is succeeded if all items succeeded, and partially_failed if only some of them succeeded. If no item
+succeeded, the status is failed if any item failed, and otherwise cancelled. If an item is cancelled while it ends normally, the
+event that is logged first decides the item's status.
 """
 
 import asyncio
@@ -151,7 +151,7 @@ class Job:
         return frozenset(index for index in self.unfinished() if self._items[index].cancelled)
 
     def unfinished(self, items: list[int] | None = None) -> list[int]:
-        """Return the indices in `items`, or of all items if it is None, whose items have not ended."""
+        """Return the indexes of the unfinished items among `items`, or among all items if `items` is None."""
         indices = range(len(self._items)) if items is None else items
         return [index for index in indices if not self._items[index].ended]
 
@@ -230,7 +230,8 @@ class Job:
                 with tracing.running(item.span, self.id):
                     outcome = await self._work(index)
             except BaseException as error:
-                # If a function in a thread raises a `CancelledError`, `run` converts it. This task was cancelled.
+                # `run` converts a `CancelledError` that a function in a thread raises. So this error means that this task was
+                # cancelled.
                 if item.task is None and isinstance(error, asyncio.CancelledError):
                     raise
                 outcome = error
@@ -251,7 +252,7 @@ class Job:
         return False
 
     def begin(self, index: int) -> None:
-        """Set the status of an item that runs alone to running. If it runs already or has ended, do nothing."""
+        """Set the status of an item to running, if the item is not in a batch. If it runs already or has ended, do nothing."""
         if self._items[index].status in {"queued", "starting"} and (ops := self._start(index)):
             self._pending.change(ops, reserved=True, urgent=self._urgent)
 
@@ -271,7 +272,7 @@ class Job:
     def _start(
         self, index: int, batch: dict[str, int] | None = None, leave: Callable[[], None] | None = None
     ) -> list[Any]:
-        """Start an item, and return the ops of its start."""
+        """Start an item, and return the diff operations that record the start."""
         item = self._items[index]
         item.span = item.span or tracing.start_run(self.record, index)
         ops: list[Any] = []
@@ -295,8 +296,8 @@ class Job:
             self._items[index].limit = self._loop.call_later(limit, self._time_limit_exceeded, index, limit)
 
     def _work(self, index: int) -> Coroutine[Any, Any, JsonValue | Unset]:
-        """Return the coroutine that runs the function of an item. Await it directly: each coroutine between the task and the
-        function runs again whenever the function waits.
+        """Return the coroutine that runs the function of an item. Await it directly: whenever the function waits, each
+        coroutine between the task and the function costs time.
         """
         item = self._items[index]
         if item.value is None:
@@ -350,7 +351,7 @@ class Job:
             await self._fail_internally(index)
 
     async def _fail_internally(self, index: int) -> None:
-        """Log the exception that is being handled, which is a bug of the server, and end all items."""
+        """Log the current exception, which is a bug of the server, and fail all unfinished items."""
         _log.exception("job %s item %d: internal server error", self.record.id, index)
         error = problem("internal", "an internal error; the server's log has the details")
         await self._end_all("failed", error)
@@ -466,7 +467,7 @@ class Job:
         )
 
     async def cancel(self, items: list[int] | None = None) -> None:
-        """Cancel the items with these indices, or all items if `items` is None.
+        """Cancel the items with these indexes, or all items if `items` is None.
 
         A running function that can notice the cancellation has up to `cancel_timeout` seconds to return before its item
         ends, unless it runs in a batch. All other items end immediately.
@@ -496,7 +497,7 @@ class Job:
         await self.finished.wait()
 
     async def lose_worker(self, indexes: Sequence[int], error: WorkerLostError) -> None:
-        """Fail running items whose worker is lost, or begin a new attempt of the job, as `on_restart` says."""
+        """Handle the loss of a worker: fail its running items, or begin a new attempt of the job, depending on `on_restart`."""
         if self._suspended:
             return
         _log.error("job %s items %s: %s", self.id, list(indexes), error)

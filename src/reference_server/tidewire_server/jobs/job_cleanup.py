@@ -11,7 +11,7 @@ from tidewire_server.store.jobs_interface import Jobs
 from tidewire_server.store.store_errors import StoreError
 
 _RETRY_SECONDS: Final = 5.0
-"""Number of seconds to wait after a sweep that failed."""
+"""Number of seconds to wait after a failed sweep. A sweep deletes all entries that have expired."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class JobCleanup:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the task was cancelled. Before `stop`, the event loop has cancelled it, together with all other tasks."""
+        """Whether the task was cancelled. If `stop` was not called, the event loop is ending and has cancelled all tasks."""
         return self._task is not None and self._task.cancelling() > 0
 
     async def stop(self) -> None:

@@ -22,7 +22,7 @@ def read_job(record: JobRecord, extent: Extent, root: str, at: StateAt | None = 
         record: Record of the job.
         extent: Extent of the job's log.
         root: Path of the API root in URLs that clients use. The links in the result start with this path.
-        at: State that the representation describes. By default, the status is that in the record.
+        at: State from which the status and the cursor are read. By default, they come from the record and the extent.
     """
     done = record.done if extent.ended else None
     status: Any = record.status
@@ -50,13 +50,13 @@ def read_job(record: JobRecord, extent: Extent, root: str, at: StateAt | None = 
 
 
 async def encode_job(record: JobRecord, log: LogReader, root: str, texts: SharedTexts) -> list[SharedText]:
-    """Encode the representation of a job with the job's state. The result consists of the parts of a JSON text.
+    """Encode a job with its state as JSON. The returned texts form the JSON document when they are joined.
 
     Args:
         record: Record of the job.
         log: Log of the job.
         root: Path of the API root in URLs that clients use.
-        texts: Texts that all readers of jobs share.
+        texts: Cache of large texts that readers share.
     """
     at = await log.state()
     # Encode these members before the state, because the job may change while its state is encoded.

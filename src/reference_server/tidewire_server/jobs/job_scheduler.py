@@ -1,7 +1,8 @@
 """Scheduler that starts waiting items within the concurrency limits, and is fair between principals.
 
-The scheduler does not poll. It starts an item when the item is submitted, when a slot of the item's group or a worker
-thread becomes free, or when the oldest item of a batch has waited for `batch_timeout`.
+Each running call of a function uses one *slot* of its concurrency group, and a worker thread if the function is not async. The
+scheduler does not poll. It starts an item when the item is submitted, when a slot or a worker thread becomes free, or when the
+oldest item of a batch has waited for `batch_timeout`.
 
 If several endpoints of one group wait for a slot, the scheduler compares the next items of these endpoints. It chooses
 the item of the principal that was served longest ago. Among items of one principal, the oldest item runs first. Groups
@@ -79,17 +80,17 @@ class JobScheduler:
             queue: Queue of the waiting items.
             endpoints: All endpoints by name.
             settings: Limits and intervals.
-            start: Function that runs one item, and returns whether the item must wait again. It should call its second argument
-                when the item's function has ended.
+            start: Function that runs one item, and returns whether the item must wait again. When the item's function has
+                ended, it should call its second argument, which releases the slot.
             find: Function that returns the job of an item, or None if this process does not run the job.
             open_job: Function that reopens the job of an item that was taken, and returns None if the job has ended.
             check_input: Function that validates the input of an item that was taken for a batch, and returns whether the item
                 can run. The default is `Job.check_input`.
             announce: Function that publishes the queue position of a job. See `PositionAnnouncer`.
             shared: Whether other processes use the queue, too. If so, a waiting job has no `Job` object.
-            share: Share of each queue and of the worker threads that one principal may use.
+            share: Fraction of each queue and of the worker threads that one principal may use.
             functions: Whether this process runs functions. If not, it takes no items.
-            workers: Live processes that run functions, among them this one.
+            workers: Live processes that run functions, including this one.
         """
         self._queue = queue
         self._start = start
@@ -252,8 +253,8 @@ class JobScheduler:
         """Publish the positions of the jobs that wait in a queue that other processes change, too.
 
         Args:
-            joined: Jobs whose new readers may not have received the positions. If a job runs elsewhere, its log, with the
-                position, is freed with its last reader.
+            joined: Jobs with new readers, which may not have received the position. For a job that runs elsewhere, this process
+                keeps the position only while the job has readers.
         """
         self._announcer.forget(joined)
         for endpoint_queue in self._endpoint_queues.values():
@@ -261,7 +262,7 @@ class JobScheduler:
                 self._announcer.changed(endpoint_queue, size)
 
     async def requeue(self, job: Job) -> None:
-        """Return the waiting items of a job with a batched endpoint to the queue, after its earlier attempt was interrupted."""
+        """Return the waiting items of a job to the queue after an attempt was interrupted. The endpoint is batched."""
         endpoint_queue = self._endpoint_queues[job.record.endpoint]
         for entry in job.waiting_entries:
             if job.has_input(entry.index) or await job.check_input(entry.index):
@@ -335,7 +336,8 @@ class JobScheduler:
                 self._start_task(self._start_batch(endpoint_queue, batch, arrivals))
             return bool(batch)
         limit = 1
-        # Take one item, since after each call the turn may go to another endpoint, or a principal reach its share of threads.
+        # Take one item: after each call, another endpoint may have the next turn, or a principal may use its whole share of
+        # threads.
         if endpoint.is_async and len(group.endpoint_queues) == 1:
             limit = int(min(group.limit - group.running, _MAX_TAKEN))
         taken = await self._queue.take(endpoint.name, limit=limit, skip=self._skipped(endpoint_queue))
@@ -365,7 +367,7 @@ class JobScheduler:
         self._announcer.moved(endpoint_queue, len(entries))
 
     def _is_waiting(self, group: ConcurrencyGroup) -> bool:
-        """Return whether any item of a group is waiting that can be taken now or later."""
+        """Return whether a group has waiting items that this process can take now or later."""
         return any(self._queue.due(each.endpoint.name) < math.inf for each in group.endpoint_queues)
 
     async def _thread_is_wanted(self, group: ConcurrencyGroup) -> bool:
@@ -471,8 +473,8 @@ class JobScheduler:
     def _release_function(
         self, endpoint_queue: EndpointQueue, rows: list[int], principal: str | None = None
     ) -> Callable[..., Coroutine[Any, Any, None]]:
-        """Create a function that releases the slot and the worker thread of the call that starts now. Its argument `measured`
-        says whether the duration of the call counts for the estimates of waiting times.
+        """Create the function that releases the slot and the worker thread of a starting call. Its argument `measured` says
+        whether the duration of the call is used to estimate waiting times.
 
         Only the first call of the returned function has an effect. The argument `principal` is None for a batch.
         """
@@ -492,7 +494,7 @@ class JobScheduler:
         return release
 
     def _count_thread(self, principal: str, change: int) -> None:
-        """Count a worker thread that a principal has started to use (1) or has released (-1)."""
+        """Add `change`, which is 1 or -1, to the number of worker threads that a principal uses."""
         self._threads_of[principal] += change
         if not self._threads_of[principal]:
             del self._threads_of[principal]
@@ -531,7 +533,7 @@ class JobScheduler:
         name, key, rows = endpoint_queue.endpoint.name, batch[0].slot.key, [len(batch)]
 
         async def join(running: int, cost: float) -> list[QueuedItem]:
-            # Let no item join while another group waits for a thread. Otherwise new items could keep the batch running forever.
+            # No item may join while another group waits for a thread. Otherwise new items could keep the batch running forever.
             if not endpoint_queue.endpoint.is_async and await self._thread_is_wanted(endpoint_queue.group):
                 return []
             joined = await self._queue.take_batch(name, RunningBatch(key, running, cost))

@@ -1,7 +1,8 @@
 """The job service submits, recovers, finds, cancels and deletes jobs.
 
-It owns the store, the scheduler, the ownership of jobs among several processes with its heartbeat, the cleanup task, the
-watchdog of the event loop, and the shutdown. The HTTP routes call the service. The service itself does not depend on HTTP.
+It owns the store, the scheduler, the cleanup task, the watchdog of the event loop and the shutdown. If several processes share
+the store, it also renews the lease of this process and adopts the jobs of stopped processes. The HTTP routes call the service.
+The service itself does not depend on HTTP.
 """
 
 import asyncio
@@ -73,8 +74,9 @@ class JobService:
             settings: The server's settings.
             metrics: Metrics that the service updates.
             store: Store of the jobs, which the service closes.
-            share: Share of the queue, the memory for inputs and unread texts, and the worker threads that one principal may use.
-            functions: Whether this process runs functions. If not, other processes must use the store, too.
+            share: Fraction of the queue, of the memory for inputs and unread texts, and of the worker threads that one
+                principal may use.
+            functions: Whether this process runs functions. If not, another process that shares the store must run them.
         """
         self.endpoints = dict(endpoints)
         self.settings = settings
@@ -95,7 +97,7 @@ class JobService:
         self.readers = StreamReaders(settings.max_streams_per_principal, metrics.open_streams)
         self._cleanup = JobCleanup(store.jobs, store.sweep_interval)
         self._turn = asyncio.Lock()
-        """See `StoredInputs`."""
+        """Lock with which `StoredInputs` lets other tasks run between two checks of inputs."""
         self._ownership = JobOwnership(
             store, self._live, self.endpoints, open_job=self._open, forget=self._forget
         )
@@ -203,8 +205,8 @@ class JobService:
         *,
         crashed: bool = False,
     ) -> Job:
-        """Create the `Job` object for a job's record. The argument `document` is the current state of the job, and
-        `size` the size of the state in bytes. The argument `crashed` is `Interrupted.crashed`.
+        """Create the `Job` object for a job's record. The argument `document` is the current state of the job, and `size` is
+        its size in bytes. See `Interrupted` for `crashed`.
         """
         settings, submission = self.settings, admitted.submission
         reserve = RESERVED_END_BYTES * len(columns)
@@ -267,8 +269,8 @@ class JobService:
         reason: str | None,
         retries: AppendRetries | None,
     ) -> Job | None:
-        """Continue the log of an interrupted job as `recovery` describes. The arguments and the result are those of
-        `recovery_plan_of` and `_open`. With `retries`, repeat a write that the store refuses.
+        """Continue the log of an interrupted job as `recovery` describes, and return the same as `_open`. See
+        `recovery_plan_of` for `reason`. With `retries`, repeat a write that the store refuses.
         """
         record, log = interrupted.record, interrupted.log
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)
@@ -353,7 +355,7 @@ class JobService:
         return log
 
     async def encoded_resource(self, record: JobRecord, root: str) -> list[SharedText]:
-        """Return a job with its state, as the parts of the JSON text that clients receive.
+        """Encode a job and its state for the response to a client. The returned texts form the JSON body when they are joined.
 
         Raises:
             StoreError: The stored state cannot be read, or is damaged.
@@ -398,7 +400,7 @@ class JobService:
 
     async def _purge(self, record: JobRecord) -> None:
         job: Job | None = None
-        # A new attempt may begin while the one before is abandoned.
+        # A new attempt of the job may begin while this loop ends the previous one.
         while (latest := self._live.get(record.id)) is not None and latest is not job:
             job = latest
             # Store the cancellation. Otherwise, if the store refuses writes, the request would wait until `done` can be logged.
@@ -517,7 +519,7 @@ class JobService:
         await self.store.close(clean=self._cleanup.started)
 
     async def _leave_store(self) -> None:
-        """Let the other processes adopt the jobs of this one, which have been suspended."""
+        """Let other processes adopt the suspended jobs of this process."""
         assert self._heartbeat is not None  # noqa: S101 - as the store has replicas
         assert self.store.replicas is not None  # noqa: S101 - guaranteed by the caller
         await self._heartbeat.stop()

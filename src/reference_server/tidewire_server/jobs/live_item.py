@@ -62,7 +62,7 @@ class Item:
     writer: ItemWriter
     status: str = "queued"
     started: bool = False
-    """Whether the log says that the item is running. This remains so if the item returns to the queue."""
+    """Whether the log says that the item is running. It stays true if the item returns to the queue."""
     task: asyncio.Task[Any] | None = None
     """Task that runs the function, while an asynchronous function runs."""
     cancelled: bool = False
@@ -147,8 +147,8 @@ def new_items(
     """Create the queued items of a job.
 
     Args:
-        record: The job.
-        endpoint: Its endpoint.
+        record: Record of the job.
+        endpoint: Endpoint of the job.
         inputs: See `Item.value`.
         columns: JSON Pointers of each item's columns.
         pending: Pending events of the job.
@@ -180,7 +180,7 @@ def queue_entry(record: JobRecord, index: int) -> QueueEntry:
 def batch_slot(endpoint: Endpoint, value: BaseModel) -> BatchSlot:
     """Return the batch key and the cost of an item. They determine into which batches the item fits.
 
-    If the endpoint's functions fail, return a default, because the input was admitted, so the item must run.
+    If the endpoint's `key` or `cost` function fails, return a default: the input was admitted, so the item must run.
     """
     try:
         return endpoint.place(value)
@@ -197,7 +197,7 @@ def slot_of_attempt(slot: BatchSlot, record: JobRecord) -> BatchSlot:
     """Return the batch key and the cost of an item in the current attempt of its job.
 
     A job whose worker or server was lost twice no longer shares batches with other jobs. Otherwise an input that crashes the
-    worker in each attempt would fail all jobs of its batch, also those of other callers.
+    worker in each attempt would also fail all other jobs of its batch, including those of other callers.
     """
     return slot if record.attempt <= SHARED_ATTEMPTS else slot._replace(key=(slot.key, record.id))
 

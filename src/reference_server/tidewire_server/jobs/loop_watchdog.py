@@ -9,7 +9,7 @@ thread checks whether it was late itself, and concludes:
   the thread itself | CPU time of the process | conclusion
   ------------------+-------------------------+-------------------------------------------------------------------
   was on time       | any                     | the loop is blocked now, at a line that the thread can read
-  was late          | was used                | the loop was blocked by a call that kept the interpreter's lock
+  was late          | was used                | the loop was blocked by a call that held the interpreter lock (GIL)
   was late          | was not used            | the process was suspended: no warning
 """
 

@@ -24,10 +24,10 @@ _PACKAGE: Final = str(Path(__file__).parents[1])
 _MAX_TRACEBACK: Final = 8000
 """Maximum length of a traceback that `debug` sends to clients, in characters."""
 _SHORT_WAIT: Final = 0.1
-"""Minimum wait in the queue that the log line of a job mentions, in seconds."""
+"""Minimum waiting time in seconds that the log line about an ended job mentions."""
 
 RESERVED_END_BYTES: Final = 256
-"""Number of bytes of the state that are reserved for the end of each item, that is its status and a short error."""
+"""Number of bytes reserved in the state for the end of each item: its status and a short error."""
 
 
 def problem_of(
@@ -107,7 +107,7 @@ def missed_deadline(seconds: float) -> Problem:
 
 
 def write_failed(error: StateTooLargeError | LogUnavailableError) -> Problem:
-    """Create the problem for a job whose function can write no more."""
+    """Convert the error of a failed write to the problem that the client receives."""
     if isinstance(error, StateTooLargeError):
         return problem("state_too_large", str(error), limit=error.limit)
     return problem("unavailable", str(error))

@@ -21,8 +21,8 @@ def publish_queue_position(log: Log, message: messages.Queue | None) -> None:
 
 
 def publish_position_of_waiting_job(log: Log, message: messages.Queue) -> None:
-    """Publish the queue position of a job that this process does not run, if nothing has happened to the job since it began
-    to wait. Call this function on the event loop.
+    """Publish the queue position of a job that this process does not run, unless the job has changed since it began to wait.
+    Call this function on the event loop.
     """
     extent = log.extent()
     if extent.head == extent.starts[-1]:

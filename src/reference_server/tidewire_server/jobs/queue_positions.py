@@ -35,20 +35,20 @@ MOVED_FRACTION: Final = 0.1
 """Fraction of the waiting items that must leave the queue before the positions behind `FRONT` are published."""
 
 _SECONDS_PER_ITEM: Final = 1 / 2000
-"""Minimum time for each waiting item between two reads of a queue that several processes share."""
+"""Minimum interval between two reads of a shared queue, in seconds per waiting item."""
 
 _MIN_CHANGE_MS: Final = 1000
-"""Minimum difference between two published estimates of the waiting time, because each call that ends changes them a little."""
+"""Minimum change of an estimated waiting time that is published, in milliseconds. Every call that ends changes it a little."""
 
 _MIN_CHANGE: Final = 0.1
-"""Minimum difference as a fraction of the published estimate."""
+"""Minimum change of an estimated waiting time that is published, as a fraction of the last published estimate."""
 
 
 class QueuePositions:
     """Published positions in the queue of one endpoint. The item that runs next has position 1."""
 
     def __init__(self, *, shared: bool = False) -> None:
-        """Create the object for an empty queue. The argument `shared` is that of `PositionAnnouncer`."""
+        """Create the object for an empty queue. The argument `shared` says whether other processes use the queue, too."""
         self._shared = shared
         self._published: dict[str, QueueMessage] = {}
         self._moves = 0
@@ -79,8 +79,8 @@ class QueuePositions:
         return message
 
     def begin_update(self, size: int) -> int | None:
-        """Begin to publish new positions. Return the number of items at the front of the queue that `changes` needs, or None
-        for all items.
+        """Begin to publish new positions. Return how many items at the front of the queue must be passed to `changes`, or None
+        for all.
 
         Args:
             size: Number of waiting items.
@@ -111,7 +111,7 @@ class QueuePositions:
         return changed
 
     def _has_changed(self, job: str, message: QueueMessage) -> bool:
-        """Return whether the readers of a job need a message after the one that was published last [TW-FRM-063]."""
+        """Return whether a message differs enough from the last published one to be sent to the readers [TW-FRM-063]."""
         last = self._published.get(job)
         if last is None or (last.position, last.waits_for) != (message.position, message.waits_for):
             return True

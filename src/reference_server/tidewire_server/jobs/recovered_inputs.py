@@ -1,8 +1,8 @@
 """Inputs of a recovered job (`StoredInputs`), which stay in the store until the items run.
 
 A restarted server does not read the inputs of waiting jobs. An input is read and checked again when its item runs, because
-the endpoint may have changed in the meantime. A long queue of inputs that take long to check therefore neither delays the
-start nor fills the memory, and an error of the endpoint fails only the item.
+the endpoint may have changed in the meantime. A long queue therefore neither delays the start nor fills the memory, and an
+error of the endpoint fails only one item.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class StoredInputs:
         self._turn = turn
         self._submission: Submission | None = None
         self._samples: list[BaseModel] = []
-        """Inputs of all items, if one input of the request made several items."""
+        """Inputs of all items, if the request has one input for several items."""
         self._lock = asyncio.Lock()
 
     async def check(self, index: int) -> CheckedInput:
@@ -97,8 +97,8 @@ class StoredInputs:
             ) from error
 
     async def as_submitted(self, index: int) -> JsonValue:
-        """Return the input of an item as it was submitted, with the shared members. It is not validated. If the input of the
-        request made several items, return this input. This method must be called before `check`.
+        """Return the input of an item as it was submitted, merged with the shared members, without validation. If the request
+        has one input for several items, return this input. This method must be called before `check`.
 
         Raises:
             ProblemError: The stored request is damaged.

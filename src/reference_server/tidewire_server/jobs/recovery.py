@@ -31,9 +31,9 @@ A new attempt starts a new epoch of the log with a snapshot whose reason is `res
 attempt, the log usually stays in its epoch. But if an item had started, or the log may have lost its last events, a new
 epoch starts with a snapshot whose reason is `rewound` [TW-RES-035] [TW-RES-039].
 
-The server is not ready before all jobs are recovered. Therefore the recovery calls no function of the endpoint's author, and
-reads no inputs of waiting items: the log contains the initial values and the columns with which the job was accepted.
-`StoredInputs` checks each input when its item runs.
+The server is not ready before all jobs are recovered. Therefore the recovery calls no user code, and reads no inputs of waiting
+items: the log contains the initial values and the columns with which the job was accepted. `StoredInputs` checks each input
+when its item runs.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class RecoveryPlan:
     failing: Collection[int] = ()
     """Indexes of the items that fail immediately, unless they have ended."""
     error: Problem | None = None
-    """Error with which they fail."""
+    """Error of the items in `failing`."""
 
 
 def _missing_function() -> None:
@@ -180,7 +180,7 @@ async def _continuing_items(
 ) -> frozenset[int]:
     """Return the indexes of the unfinished items that continue from their logged values in a new attempt.
 
-    Only the inputs of items with changed values are read, because only these items need the decision of the endpoint.
+    An item whose value has not changed always continues. For the others, the endpoint decides, so only their inputs are read.
     """
     endpoint, stored = admitted.endpoint, admitted.stored
     if endpoint.on_restart != "continue":
@@ -214,7 +214,7 @@ def _new_attempt(
 
     Args:
         state: The newest state.
-        at: The same state as the log contains it, with its columns.
+        at: The same state as it was read from the log, with its columns.
         initial: Initial value of each item.
         endpoint: Endpoint of the job.
         cancelled: Indexes of the items that a client had cancelled.

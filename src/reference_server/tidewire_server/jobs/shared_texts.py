@@ -5,7 +5,7 @@ A reader that reads slowly keeps its text in memory, and encoding a large state 
 - All readers at the same position of a job use one text, which is freed with its last reader.
 - The texts of the most recent states are kept, so that repeated requests for an unchanged job encode the state only once.
 - The total size of the texts is limited (`max_unsent_bytes`), because readers at different positions use different texts.
-  The texts of one principal have a share of it (`max_share`), so that its stalled readers do not lock out others.
+  The texts of one principal can use only a share of this size (`max_share`), so that its stalled readers do not block others.
 - A large state is encoded in a worker thread, and one state at a time, so that the event loop is not blocked.
 """
 
@@ -23,7 +23,7 @@ from tidewire_server.errors import refuse
 from tidewire_server.store.log_interface import StateAt
 
 MIN_SHARED_BYTES: Final = 32 * 1024
-"""Size above which texts are shared."""
+"""Size in bytes above which texts are shared."""
 
 _MAX_RECENT_BYTES: Final = 32 * 1024 * 1024
 """Maximum total size of the texts that are kept although no reader uses them."""
@@ -79,7 +79,7 @@ class SharedTexts:
         return self._share(principal, (job, after, last, len(frames)), frames)
 
     def body(self, principal: str, data: bytes) -> SharedText:
-        """Return the shared text of a part or all of a response's body. Responses with equal bytes share one text.
+        """Return the shared text for a response body, or for a part of it. Responses with equal bytes share one text.
 
         Raises:
             ProblemError: The texts would exceed the limit.
@@ -95,8 +95,7 @@ class SharedTexts:
             principal: Principal of the job.
             job: Id of the job.
             at: State of the job after one event.
-            changes: Members that the text contains with other values than the state. The new values must depend only on
-                the job.
+            changes: Members whose values replace those in the state. The new values must depend only on the job.
 
         Raises:
             ProblemError: The texts would exceed the limit.

@@ -2,8 +2,8 @@
 
 After the request to stop, the server drains. It refuses new jobs with 503. All other requests work as before, and a
 repeated submission returns its existing job. The table shows what happens to a job. The next server process continues the
-jobs of a durable log, but a job in memory exists only in this process. In a log that several processes share, the next process
-is any of the others: this process returns a job that only waits to the queue, and gives up the remaining ones when it ends.
+jobs of a durable log, but a job in memory exists only in this process. If several processes share the log, any other process
+can continue the jobs. This process returns waiting jobs to the queue, and releases all other jobs when it ends.
 
   log     | the job                                   | the server                    | the job's streams, open and new
   --------+-------------------------------------------+-------------------------------+----------------------------------
@@ -82,7 +82,7 @@ class Shutdown:
         Args:
             jobs: Unfinished jobs of the server.
             readers: Registry that cancels jobs without readers.
-            stop_scheduler: Function after which no more items start.
+            stop_scheduler: Function that stops the scheduler. No more items start afterwards.
             durable: Whether the next server process continues the jobs.
             retry: Setting `retry`, in seconds.
             release: Function that returns a job without running items to the queue that several processes share. None if only
