@@ -129,7 +129,7 @@ class Jobs(Protocol):
             job: Id of the job.
             items: Indexes of the items.
             purge: Whether to cancel all items, and to ask the owner to delete the job afterwards. If the job has no owner, a
-                process adopts it and receives this request from `Replicas.beat`. Ignored if only one process uses the store.
+                process adopts it and gets this request from `Replicas.beat`. Ignored if only one process uses the store.
 
         Returns:
             Whether the job is unfinished, so that the items end as cancelled. False if it has ended, or is unknown.

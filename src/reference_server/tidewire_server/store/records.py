@@ -126,7 +126,7 @@ class OwnedJob(NamedTuple):
     cancelled: frozenset[int]
     """Indexes of the items that clients have cancelled. Some of them may have ended."""
     purge: bool
-    """Whether a client has deleted the job. Its owner must cancel it, and then delete it."""
+    """Whether a client has deleted the job. The owner must cancel the job, and then delete it."""
 
 
 class Beat(NamedTuple):

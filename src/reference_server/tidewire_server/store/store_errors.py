@@ -21,9 +21,7 @@ class StoreError(Exception):
     """Whether the store is unreachable. If so, another process may have adopted the jobs of this one."""
 
     def copy(self) -> "StoreError":
-        """Return a copy for another caller to raise. If several callers raised the same object, its traceback would grow with
-        each raise.
-        """
+        """Return a copy for another caller to raise. The traceback of a shared exception would grow with each raise."""
         own = type(self)(*self.args)
         own.logged, own.outage = self.logged, self.outage
         return own

@@ -41,7 +41,6 @@ class Subscribers:
         self.deliver(None)
 
     def clear_ephemeral_events(self) -> None:
-        """Remove all ephemeral events."""
         self._ephemeral.clear()
 
     def deliver(self, block: Block | None) -> None:

@@ -1,8 +1,8 @@
 """Encoding of a log's blocks as rows of a database table.
 
 A block is one row, or several rows if it is large. A row contains whole events. An event or a state of more than `PIECE_BYTES`
-is divided into pieces. They are written one by one before the row that refers to them, so that the appends of other jobs do not
-wait for all of them. Pieces are not read before their row is committed.
+is divided into pieces. The pieces are written one by one, so that the appends of other jobs wait for at most one piece. The row
+that refers to the pieces is written last, and readers ignore pieces without a committed row.
 """
 
 from array import array
@@ -29,7 +29,7 @@ PIECE_BYTES: Final = 1024 * 1024
 
 
 class BlockRow(NamedTuple):
-    """Consecutive events, with the sequence numbers of the first and the last one."""
+    """Row of consecutive events. `first` and `last` are the sequence numbers of its first and its last event."""
 
     first: int
     last: int
@@ -48,7 +48,7 @@ class BlockRow(NamedTuple):
 
 
 def rows_of(block: Block) -> list[BlockRow]:
-    """Divide a block into rows of at most `ROW_BYTES`. An event that alone is larger has its own row."""
+    """Divide a block into rows of at most `ROW_BYTES`. An event that is larger has a row to itself."""
     epoch, last = block.last
     first = last - len(block.frames) + 1
     frames, ends = b"".join(block.frames), list(accumulate(map(len, block.frames)))
@@ -66,16 +66,17 @@ def rows_of(block: Block) -> list[BlockRow]:
 
 
 class Piece(NamedTuple):
-    """Part of the events of a row, or of a state. The column of the row then contains only the key of its pieces."""
+    """Part of large events, or of a large state. The row itself then contains only the key of the pieces."""
 
     seq: int
     """Sequence number of the last event of the row, or of the last event before the state."""
     is_state: bool
     key: bytes
-    """Key of the pieces: a zero byte, with which no event and no state begins, and the first 16 bytes of the SHA-256 of all
-    pieces together. A repeated append therefore writes the same pieces, and an append of another server cannot change them."""
+    """Key that all pieces of a content share: a zero byte, and the first 16 bytes of the content's SHA-256. Events and states
+    never begin with a zero byte. Because of the hash, a repeated append writes the same pieces, and an append of another server
+    cannot change them."""
     number: int
-    """Index of the piece among those with its key, from 0."""
+    """Index of the piece among the pieces with the same key, starting at 0."""
     content: bytes
 
 
@@ -95,7 +96,7 @@ class Content(NamedTuple):
         return cls(rows_of(block), state, None if state is None else len(state))
 
     def divided(self, state_seq: int) -> "tuple[Content, list[Piece]]":
-        """Divide large events and a large state into pieces. Return the content with their keys instead, and the pieces.
+        """Divide large events and a large state into pieces. Return the content with the keys of the pieces, and the pieces.
 
         Args:
             state_seq: Sequence number of the last event before the state.

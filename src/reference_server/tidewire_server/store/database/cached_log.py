@@ -69,7 +69,7 @@ def end_columns(record: JobRecord, log_ttl: float) -> dict[str, Any]:
 
 
 class BlockAppend(NamedTuple):
-    """A block to append, and the other changes that belong to the append."""
+    """A block to append, and the other changes in the same transaction."""
 
     job: int
     """Number of the job in the database."""
@@ -79,7 +79,7 @@ class BlockAppend(NamedTuple):
     record: dict[str, Any]
     """Values of `record_columns`."""
     record_changed: bool
-    """Whether they have changed, or the block ends the job."""
+    """Whether the values in `record` have changed, or the block ends the job."""
     ended: dict[str, Any] | None
     """Values of `end_columns`, if the block ends the job and contains the record."""
     extent: Extent
@@ -120,7 +120,7 @@ class CachedLog(Subscribers, ABC):
             number: Number of the job in the database.
             record: Record of the job.
             extent: Extent of the log.
-            log_ttl: See `Retention`.
+            log_ttl: Number of seconds for which events are kept after the end of the job.
             schedule: Checkpoints of the log, or None if this process does not write it.
             state: State after the last event, or None to load it when it is needed.
         """
@@ -143,11 +143,11 @@ class CachedLog(Subscribers, ABC):
 
     @abstractmethod
     async def _write(self, append: BlockAppend) -> None:
-        """Commit an append, also if the caller is cancelled. See `Log.append`."""
+        """Commit an append, even if the caller is cancelled. See `Log.append`."""
 
     @abstractmethod
     async def _write_piece(self, piece: Piece) -> None:
-        """Write a piece of the next append. If it is stored already, do nothing.
+        """Write one piece of a large block before the block itself. If the piece is stored already, do nothing.
 
         Raises:
             HeadMovedError: The job was deleted.

@@ -48,7 +48,7 @@ class CheckpointPlan(NamedTuple):
 
 
 class CheckpointSchedule:
-    """Checkpoints of one log, which only the log's writer knows."""
+    """Checkpoints of one log. Only the writer of the log needs this object."""
 
     def __init__(
         self, max_bytes: int, *, written: int, checkpoints: Iterable[StateCheckpoint], state_bytes: int

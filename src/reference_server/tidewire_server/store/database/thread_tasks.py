@@ -1,7 +1,7 @@
 """Tasks that the event loop passes to a thread of a store.
 
 The event loop passes all tasks of one iteration together, and the thread takes all that wait. Many jobs therefore share one
-transaction. The thread also wakes up less often and competes less for the interpreter.
+transaction. The thread also wakes up less often and competes less for the interpreter lock.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Task:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.outcome: Any = _UNFINISHED
-        """Result of the work, or an object of `Failure`, or `_UNFINISHED`."""
+        """Result of the work, a `Failure`, or `_UNFINISHED`."""
         self.created = time.monotonic()
 
     @property
@@ -132,7 +132,7 @@ class TaskQueue:
     # ---- in the thread -------------------------------------------------------------------------------------------
 
     def next(self, timeout: float | None = None) -> tuple[list[Task], bool]:
-        """Wait for tasks, and return the next group, and whether the thread is to end after it.
+        """Wait for tasks. Return the next group of tasks, and whether the thread must end after this group.
 
         Args:
             timeout: Time to wait, in seconds. After that, the group is empty.

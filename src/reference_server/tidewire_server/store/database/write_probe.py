@@ -39,8 +39,8 @@ class WriteProbe:
         """Time until which the result of the last successful test write is used."""
 
     async def check(self) -> None:
-        """Check that the store can be written. Concurrent calls share one test write, and a successful one counts for
-        `PROBE_INTERVAL`.
+        """Check that the store can be written. Concurrent calls share one test write. The result of a successful test write is
+        reused for `PROBE_INTERVAL`.
 
         Raises:
             StoreError: The store cannot be written.

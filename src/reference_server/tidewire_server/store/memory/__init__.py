@@ -1,1 +1,1 @@
-"""In-memory implementation of the store. `MemoryQueue` also is the queue of the store in SQLite."""
+"""In-memory implementation of the store. The SQLite store also uses its `MemoryQueue`."""

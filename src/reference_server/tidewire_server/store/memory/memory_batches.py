@@ -180,8 +180,8 @@ class BatchBuilder:
         if self.rows and self.cost + cost > self._bounds.max_cost:
             self._closed.add(item.principal)
             if self._joins:
-                # Treat the batch as full until this item fits. Otherwise smaller items of other principals could keep the
-                # batch running forever, and this item waiting.
+                # Treat the batch as full until this item fits. Otherwise smaller items of other principals could keep the batch
+                # running forever, and this item would never run.
                 self.rows = self._bounds.max_size
             return False
         self.rows += 1

@@ -36,7 +36,7 @@ def _loop_time() -> float:
 
 
 def _is_older(entry: QueueEntry, other: QueueEntry) -> bool:
-    """Return whether an item of a principal comes before another one."""
+    """Return whether an item comes before another item of the same principal."""
     if entry.job == other.job:
         return entry.index < other.index
     return entry.arrived_at < other.arrived_at
@@ -68,7 +68,8 @@ class MemoryQueue:
         wake: Callable[[str], None],
         limits: Mapping[str, GlobalLimit] = MappingProxyType({}),
     ) -> None:
-        # Only calls of this object and of `Jobs.add` make items available, and the process itself enforces the limits.
+        # `wake` is not needed: only calls of this object and of `Jobs.add` make items available. This process enforces the
+        # limits.
         del wake, limits
         self._batch_queues = {
             name: BatchQueue(bounds) for name, bounds in endpoints.items() if bounds is not None

@@ -1,4 +1,4 @@
-"""Background work of the event loop, which runs once for all requests that arrive while it runs."""
+"""Background work on the event loop. All requests that arrive during one run share the next run."""
 
 import asyncio
 import logging
@@ -20,8 +20,8 @@ class CoalescedWork:
 
         Args:
             work: The work. If it raises a `StoreError`, the next request repeats it.
-            purpose: Verb phrase for the server's log.
-            pause: Minimum number of seconds from the end of the work to the next run.
+            purpose: Verb phrase that describes the work in the server's log.
+            pause: Minimum number of seconds between the end of one run and the start of the next.
         """
         self._work = work
         self._failures = FailureLog(_log, f"cannot {purpose}")

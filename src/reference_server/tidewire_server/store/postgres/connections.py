@@ -65,7 +65,7 @@ primary may show commits that no standby has.
 
 
 def is_storable(text: str) -> bool:
-    """Return whether PostgreSQL can store a text. A client may request any id; an id that cannot be stored is an unknown id."""
+    """Return whether PostgreSQL can store a text. A requested id that cannot be stored is treated as unknown."""
     return "\0" not in text and text.isprintable()
 
 
@@ -78,8 +78,8 @@ class Command(NamedTuple):
         otherwise: Statement that runs after the commit if the others have returned no rows. Its rows are then added to the result.
         locks: Names of locks over all servers, which the transaction takes before it runs any statement.
         order: Sort key. Groups of all servers run their tasks in this order, so that they do not deadlock.
-        merges: Whether the only statement takes arrays of the parameters, so that it can run once for several tasks with different
-            sort keys. Its rows then begin with the sort key of their task.
+        merges: Whether the only statement can run once for several tasks with different sort keys, with arrays of their
+            parameters. Each row of its result then begins with the sort key of its task.
         repeat: Whether to repeat the task after an outage.
     """
 

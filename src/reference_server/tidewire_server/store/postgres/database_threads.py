@@ -20,7 +20,7 @@ An outage does not fail a task at once. The table shows what happens to a task:
   waits, and the database returns within `WAIT_LIMIT`   | the thread connects again, and runs the task
   waits for longer                                      | `StoreError`
   runs, and the connection breaks                       | unknown, so the task is repeated, unless it must not be
-  runs for `WAIT_LIMIT` without an answer               | the thread closes the connection; then as above
+  runs for `WAIT_LIMIT` without an answer               | the thread closes the connection; see the previous row
 
 After a transaction without an answer, the time limit of the thread's next transaction doubles, so that a slow database can
 finish a large transaction. A task can run twice, also after its transaction was committed, because the answer to a COMMIT may
@@ -47,17 +47,17 @@ from tidewire_server.store.store_errors import StoreError
 _log = logging.getLogger(__name__)
 
 WAIT_LIMIT: Final = 10.0
-"""Time for which a task waits for the database during an outage, in seconds."""
+"""Maximum time in seconds that a task waits for the database during an outage."""
 
 _MAX_PATIENCE: Final = 64.0
 """Maximum factor by which the time limit of a transaction exceeds `WAIT_LIMIT`, after transactions without an answer."""
 
 _CHECKS: Final = 20.0
-"""Number of checks for tasks that have waited for too long, during each `WAIT_LIMIT`."""
+"""Number of times per `WAIT_LIMIT` that the event loop looks for tasks that have waited for too long."""
 
 _FIRST_DELAY: Final = 0.1
 _MAX_DELAY: Final = 1.0
-"""Bounds of the time between two attempts to connect, in seconds. Each attempt doubles it."""
+"""Minimum and maximum time between two attempts to connect, in seconds. Each attempt doubles the time."""
 
 _MAX_CONFLICTS: Final = 20
 """Number of times that a transaction is repeated after a conflict with another transaction."""
@@ -72,7 +72,7 @@ such as the test write may succeed. A running job repeats its write each second.
 
 
 class OutageLog:
-    """Writes a line to the server's log when a thread can no longer use the database, and one when all threads can again."""
+    """Logs when a thread can no longer use the database, and when all threads can use it again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class OutageLog:
                 _log.error("%s", error)
 
     def check(self) -> None:
-        """Check that no thread is known to be unable to use the database, and that no write has found a full disk recently.
+        """Check that all threads can use the database as far as is known, and that no write has found a full disk recently.
 
         Raises:
             StoreError: A thread cannot use the database, or a disk was full.
@@ -167,7 +167,7 @@ class DatabaseThread:
         self._thread = threading.Thread(target=self._work, name=f"tidewire-{name}", daemon=True)
         self._closing = threading.Event()
         self._waiting: dict[Task, Task] = {}
-        """Tasks that wait. A task is removed from here (`_claim`) before the thread runs it, or the event loop fails it."""
+        """Tasks that wait. `_claim` removes a task before the thread runs the task, or before the event loop fails it."""
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._socket: socket.socket | None = None

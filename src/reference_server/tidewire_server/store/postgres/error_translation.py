@@ -54,7 +54,7 @@ _ADVICE_BY_TEXT: Final = {
     "too many connections for": "raise the CONNECTION LIMIT of this role or database: each server uses 8 connections",
 }
 """Advice on errors of an attempt to connect, most of which have no SQLSTATE. The first entry whose text occurs in the error
-applies: a file of certificates may not exist either."""
+applies. The order matters, because an error about a missing certificate file also contains "does not exist"."""
 
 _CONNECT_CLASSES: Final = ("28", "3D", "53300")
 """SQLSTATEs of errors of an attempt to connect. In other errors, the same texts have other causes."""
@@ -64,7 +64,7 @@ def is_outage(error: Exception) -> TypeGuard[psycopg.Error]:
     """Return whether the database may accept the same statement on a new connection."""
     code = error.sqlstate if isinstance(error, psycopg.Error) else None
     if code is None:
-        # libpq reports a broken connection without a code. Errors of the other classes come from a parameter.
+        # libpq reports a broken connection without a code. Other errors without a code are caused by an invalid parameter.
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
     return code.startswith(_OUTAGE_CLASSES) or code in _OUTAGE_CODES
 

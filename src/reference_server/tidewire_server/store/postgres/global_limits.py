@@ -1,4 +1,4 @@
-"""Statements for the limits on the running calls of an endpoint over all servers (`global_limit`).
+"""SQL statements for the setting `global_limit`, which limits the running calls of an endpoint over all servers.
 
 A server that takes items locks the name of the limit (`Command.locks`), then counts the calls of all servers with a lease, and
 adds its own in the same transaction. A server that dies no longer counts when its lease expires. If an answer of the database is

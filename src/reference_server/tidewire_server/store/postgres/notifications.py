@@ -1,7 +1,8 @@
 """Notifications between the servers of one database. They are only hints: if one is lost, a poll finds the change.
 
 A notification is sent after the commit, from a separate connection: a `NOTIFY` in the committing transaction takes a lock
-over the whole database server. Hints that gather while one call runs are sent together. The payload is a JSON object:
+over the whole database server. Hints that gather while a notification is being sent are sent together. The payload is a JSON
+object:
 
   member | content                       | sent after
   -------+-------------------------------+---------------------------------------
@@ -61,11 +62,11 @@ class Notifier:
         """Create the object, which receives nothing before `listen`.
 
         Args:
-            database: The database, reached without a pooler in transaction mode.
+            database: The database. The connection must not use a pooler in transaction mode.
             thread: Thread that sends.
             server: Number of this server, whose own hints are ignored.
-            receive: Function that is called with each payload, or with None after the connection was opened, because hints
-                may have been lost before.
+            receive: Function that is called with each payload. It is called with None after the connection was opened, because
+                earlier hints may have been lost.
             poll: Function that is called each second.
         """
         self.server = server
@@ -136,7 +137,8 @@ class Notifier:
                     async for notification in connection.notifies():
                         payload = _decode(notification.payload)
                         if payload.pop("from", None) != self.server:
-                            # Do not call it here, because a payload of another program may cause an exception.
+                            # Do not call `_receive` here: a payload of another program may cause an exception, which would end
+                            # this loop.
                             loop.call_soon(self._receive, payload)
             except psycopg.Error as error:
                 # The first failure may belong to an outage that no thread has noticed yet.

@@ -46,10 +46,10 @@ from tidewire_server.store.records import (
 from tidewire_server.store.store_errors import KeyUsedError, QueueFullError, StoreError, TooManyJobsError
 
 _MAX_ADOPTED: Final = 100
-"""Number of jobs that one call of `adopt` claims of each kind."""
+"""Maximum number of jobs of each kind that one call of `adopt` claims."""
 
 _LAST_SECONDS: Final = 3.0
-"""Time for which a job that a client deletes stays in the database after its end, so that each server delivers its end."""
+"""Number of seconds for which a deleted job stays in the database after its end, so that each server delivers `done`."""
 
 _RECORD: Final = ", ".join(f"j.{column}" for column in RECORD_COLUMNS)
 _RECORD_LENGTH: Final = len(RECORD_COLUMNS)
@@ -116,7 +116,7 @@ _UNFINISHED: Final = "SELECT count(*) FROM job WHERE principal = %(principal)s A
 _OPEN: Final = (
     f"SELECT {_RECORD}, j.number, {EXTENT_COLUMNS} FROM {EXTENT_TABLES} WHERE j.id = %(id)s AND {_VISIBLE}"  # noqa: S608
 )
-# The crash of an earlier owner counts until the job has started again, also if the next owner fails to open the job.
+# The crash of an earlier owner counts until the job has started again, even if the next owner fails to open the job.
 _CRASHED: Final = "(j.crashed AND (j.held OR j.status = 'queued'))"
 _REOPEN: Final = f"""
     SELECT {_RECORD}, j.number, {EXTENT_COLUMNS}, j.submit, j.cancelled, j.purge, {_CRASHED},
@@ -139,7 +139,7 @@ _SAVE_CANCELLED: Final = """
 
 _DEAD: Final = "s.until < now() AND (s.clean OR now() < %(trusted_until)s::timestamptz)"
 _KNOWN: Final = "j.endpoint = ANY (%(known)s::text[])"
-# Any server can end these jobs, also without their endpoint.
+# Any server can end these jobs, even if it does not know their endpoint.
 _ENDS: Final = "(j.deadline_at <= now() OR j.purge OR cardinality(j.cancelled) = j.items)"
 # This server becomes the owner of the jobs that a statement picks and locks.
 _OWN: Final = f"""
@@ -335,7 +335,7 @@ class PostgresJobs:
         return bool(await self._submits.run(_CLAIM, **parameters))
 
     async def reopen(self, job: str) -> Interrupted | None:
-        # The caller does not use the log as a writer. It may have failed to open or to release the job before.
+        # If the caller has failed to open or to release the job before, this server may still be the writer of the log.
         self._server.stop_writing(job)
         parameters = {"id": job, "me": self._server.id}
         # Use the thread of claims and releases. Its transactions read one consistent state of the database.
@@ -380,7 +380,8 @@ class PostgresJobs:
         try:
             await self._submits.do(Command(statements, parameters, order=log.number), then)
         except StoreError:
-            # It is unknown whether the job was released. Without its log here, this server or another one can open the job.
+            # It is unknown whether the job was released. Stop writing its log, so that this server or another one can open the
+            # job.
             log.stop_writing()
             raise
         return True
@@ -406,7 +407,7 @@ class PostgresJobs:
             written_here = log.has_writer
             log.stop_writing()
             log.deleted = True
-            # Otherwise its readers wait for `done`, which the owner of the job logs. This may become this server.
+            # Otherwise keep the log open, because its readers wait for `done`. The owner of the job, or a later owner, logs it.
             if written_here or log.extent().ended:
                 log.close(written_here=written_here)
                 del self._logs.in_use[log.record.id]

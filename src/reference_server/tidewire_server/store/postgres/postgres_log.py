@@ -29,13 +29,13 @@ from tidewire_server.store.store_errors import HeadMovedError, StoreError
 
 _MAX_LOGS: Final = 64
 _MAX_ROWS: Final = 256
-"""Maximum number of logs that are read together, and of their new rows."""
+"""Maximum number of logs that are read together, and maximum number of new rows that are read together."""
 
 INTERVAL: Final = 0.25
 """Minimum time between two writes of progress, in seconds."""
 
 _QUEUE: Final = "queue"
-"""Key of the only ephemeral event that is not progress. Each server computes it."""
+"""Key of the ephemeral event with the queue position. It is not stored, because each server computes the position."""
 
 EXTENT_COLUMNS: Final = """
     j.base_epoch, j.base_seq, j.starts, j.columns, h.epoch, h.last, h.done
@@ -89,9 +89,9 @@ class OpenLogs:
     A notification of a commit, or a poll, starts one query for the new rows of all logs that have readers here and that other
     servers write. One query runs at a time; further notifications wait for it and are then served together.
 
-    The progress of a running job is one row, which the latest progress replaces. It counts while the server that has written it owns
-    the job. Progress is lost with the process and with the database, so the table is unlogged and its writes are not durable. A job
-    that reports its progress a thousand times a second is written four times a second.
+    The progress of a running job is one row, which the latest progress replaces. The row is valid while the server that has
+    written it owns the job. Progress is lost with the process and with the database, so the table is unlogged and its writes
+    are not durable. A job that reports its progress a thousand times a second is written four times a second.
     """
 
     def __init__(self, threads: Threads, notifier: Notifier, place: str, retention: Retention) -> None:
@@ -110,7 +110,7 @@ class OpenLogs:
         """Numbers of the jobs that may have new events or new progress."""
         self._reading = CoalescedWork(self._read_due, "read the events of jobs that other servers run")
         self._changed: dict[int, PostgresLog] = {}
-        """Logs whose progress differs from their rows."""
+        """Logs whose latest progress is not stored yet."""
         self._writing = CoalescedWork(self._write_progress, "store the progress of jobs", pause=INTERVAL)
 
     async def close(self) -> None:
@@ -128,7 +128,6 @@ class OpenLogs:
             self.hint([log.number])
 
     def unfollow(self, log: "PostgresLog") -> None:
-        """Stop delivering the events of a log."""
         if self._followed.get(log.number) is log:
             del self._followed[log.number]
 

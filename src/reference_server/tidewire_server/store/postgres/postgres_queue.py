@@ -4,9 +4,9 @@ A *ticket* is one waiting item, and a *take* removes the next tickets of an endp
 new ticket of a principal gets the turn after the principal's last waiting ticket, or after the turn that was taken last,
 whichever is later. Ten thousand waiting items of one principal therefore do not delay the first item of another principal.
 
-A server takes items of jobs that no server owns, and then owns the job, and items of the jobs that it owns. If two servers take
-items of one job at once, the second server waits for the commit of the first. It then gets no items of this job, and notifies
-the first server of the items that it had locked.
+A server can take items of its own jobs, and items of jobs without an owner. In the second case, it becomes the owner. If two
+servers take items of one job at once, the second server waits for the commit of the first. It then gets no items of this job,
+and notifies the first server of the items that it had locked.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from tidewire_server.store.store_errors import StoreError
 _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
-"""Time in seconds after a failure before items are taken again."""
+"""Number of seconds to wait after a failure before items are taken again."""
 
 _MAX_LOST_RACES: Final = 10
 """Number of times that a take is repeated because another server has claimed the jobs of all picked items."""
@@ -147,7 +147,7 @@ def encode_key(key: Hashable) -> str | None:
     """Return a batch key as text, so that equal keys have equal texts at all servers.
 
     Raises:
-        EndpointFunctionError: The key, or a part of it, is not None, a string, a number, a bool or a tuple.
+        EndpointFunctionError: The key contains a value other than None, a string, a number, a bool or a tuple.
     """
     return None if key is None else json.dumps(key, separators=(",", ":"), default=_refuse_part)
 
@@ -211,12 +211,12 @@ class _Endpoint:
     """Number of hints so far. A hint that arrives during a take must not be forgotten."""
 
     def hint(self) -> None:
-        """Allow the next take at once."""
+        """Allow items of the endpoint to be taken at once."""
         self.hints += 1
         self.due = -math.inf
 
     def wait(self, seconds: float) -> None:
-        """Allow no take for this time, unless a hint arrives."""
+        """Take no items of the endpoint for this time, unless a hint arrives."""
         self.due = asyncio.get_running_loop().time() + seconds
 
 
@@ -239,11 +239,11 @@ class PostgresQueue:
         self._running: Counter[str] = Counter()
         """Number of running calls by the name of their limit over all servers."""
         self._in_flight = 0
-        """Number of statements in flight that begin or end such calls."""
+        """Number of statements in flight that begin or end calls with a limit over all servers."""
         self._ends: set[asyncio.Task[None]] = set()
         """Tasks that store the ends of calls with a limit over all servers."""
         self._sizes: Counter[str] = Counter()
-        """Numbers of waiting items of all endpoints, also of those whose items only other servers take."""
+        """Number of waiting items of each endpoint, even if only other servers take its items."""
         self._wake: Callable[[str], None] = lambda _: None
         self._work = CoalescedWork(self._count_all, "read the queue")
         self._failures = FailureLog(_log, "no item is taken from the queue")
@@ -310,7 +310,7 @@ class PostgresQueue:
         which = _WITHOUT_KEY if chosen.key is None else _WITH_KEY
         items, _ = await self._take(endpoint, which, parameters, joins=running is not None)
         if not items and running is None and endpoint in self._limits and found.hints == hints:
-            # The maximum number of calls is running. The end of a call is a hint.
+            # The maximum number of calls is running. When a call ends, a hint arrives.
             found.wait(_RETRY_SECONDS)
         return items
 

@@ -1,7 +1,7 @@
 """Statements that delete expired events, jobs, tombstones and idempotency keys, entries that exceed the limits of `Retention`,
 and the rows of dead servers.
 
-One server at a time does this, under an advisory lock. The limits count over all servers.
+Only one server at a time runs these statements, under an advisory lock. The limits apply to all servers together.
 """
 
 import math
@@ -17,8 +17,8 @@ _MAX_AT_ONCE: Final = 500
 _LOCKED: Final = f"(SELECT pg_try_advisory_xact_lock({0x54696466}))"
 """Condition of all statements of `expire`, which delete nothing while another server holds the advisory lock."""
 
-# A job that has ended only now stays for a moment, so that its readers at all servers receive `done`. It is invisible because
-# of its tombstone, and expires soon. An unfinished job stays until its owner has ended it, if the owner was asked to delete it.
+# A job that has just ended stays for a moment, so that its readers at all servers receive `done`. It is invisible because of
+# its tombstone, and expires soon. An unfinished job stays until its owner has ended it, if the owner was asked to delete it.
 _DELETE: Final = """
     WITH chosen AS MATERIALIZED (
         SELECT number, id, principal, CASE WHEN ended_at IS NULL THEN purge ELSE ended_at > %(recent)s END AS stays

@@ -140,7 +140,7 @@ class Opened(NamedTuple):
     """A database that is ready for use."""
 
     secret: bytes
-    """See `Store.secret`."""
+    """Default key for signing stream tokens. See `Store.secret`."""
     server: int
     """Number of this server in the table `server`."""
     replicated: bool

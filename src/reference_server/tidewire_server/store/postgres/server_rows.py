@@ -73,8 +73,8 @@ _LEAVE: Final = "UPDATE server SET until = '-infinity', clean = true WHERE id = 
 
 
 def _loads(found: dict[str, Any]) -> dict[str, EndpointLoad]:
-    """Return the endpoints in the row of a server. A newer server may report members that this one does not know. JSON has no
-    infinity.
+    """Return the endpoints in the row of a server. Ignore members that only newer servers report. Without `slots`, the number
+    of slots is infinite, because JSON has no infinity.
     """
     loads = {}
     for name, report in found.items():
@@ -112,12 +112,12 @@ class ServerRow:
         self._renewed_at = clock()
         """Time at which the last successful beat began. The lease expires `LEASE_SECONDS` later at the earliest."""
         self._renewed = asyncio.Event()
-        """Event that the next successful beat sets, and replaces."""
+        """Event that the next successful beat sets, and then replaces with a new event."""
         self._left = False
         self._until: datetime | None = None
         """End of the lease, by the database's clock."""
         self.has_others = False
-        """Whether other servers were alive at the last beat."""
+        """Whether any other server was alive at the last beat."""
         self._ended: frozenset[str] = frozenset()
         """Jobs that had ended at the last beat, although this server wrote their logs: either another server has ended the job,
         or the response to this server's own append had not arrived yet.
@@ -136,7 +136,7 @@ class ServerRow:
 
     @property
     def alive_for(self) -> float:
-        """Number of seconds for which each beat has come in time. A job cannot count as without readers for longer, because
+        """Number of seconds for which all beats have been in time. A job cannot count as without readers for longer, because
         servers cannot record their readers during an outage of the database.
         """
         now = self._clock()
@@ -180,7 +180,7 @@ class ServerRow:
         return Beat(jobs, lost, [_loads(found) for (found,) in others])
 
     def check(self) -> None:
-        """Check that the lease has expired less than `LEASE_SECONDS` ago, if at all.
+        """Check that the lease is valid, or has expired less than `LEASE_SECONDS` ago.
 
         Raises:
             StoreError: Beats fail, although the database may accept other writes.
@@ -220,7 +220,7 @@ class ServerRow:
         try:
             await self._threads.control.run(_LEAVE, me=self.id)
         except StoreError as error:
-            # No second attempt: the lease expires before a statement has waited for a database that is down.
+            # Do not retry: while a statement waits for a database that is down, the lease expires anyway.
             _log.warning(
                 "cannot give up the lease of this server, so its jobs wait until it expires: %s", error
             )

@@ -118,7 +118,7 @@ _ADD_PIECE: Final = """
 
 
 def write_piece(db: sqlite3.Connection, job: int, piece: Piece) -> None:
-    """Insert a piece of the next append. If the job was deleted, do nothing, because the append will be refused."""
+    """Insert one piece of a large block before the block itself. If the job was deleted, do nothing."""
     db.execute(_ADD_PIECE, {"job": job, **piece._asdict()})
 
 

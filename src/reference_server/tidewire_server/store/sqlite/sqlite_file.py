@@ -25,7 +25,7 @@ APPLICATION_ID: Final = 0x54696465
 """Value of `PRAGMA application_id` that identifies a Tidewire log: the ASCII codes of "Tide"."""
 
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""Errors of SQLite. Python cannot decode a message of SQLite that contains the damaged name of a table."""
+"""Errors that calls of SQLite raise. UnicodeDecodeError occurs if SQLite's error message contains a damaged table name."""
 
 MIGRATIONS: Final = (
     """
@@ -175,7 +175,7 @@ PROBE_BYTES: Final = 1024 * 1024
 """Size of the temporary file with which `check_space` tests whether the disk is full."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers of a write for which the disk, a quota or a limit of the process leaves no space."""
+"""Error numbers of a failed write if the disk, a quota or a limit of the process leaves no space."""
 
 _WAL_BYTES: Final = 64 * 1024 * 1024
 """Size to which SQLite truncates the write-ahead log after a checkpoint (`PRAGMA journal_size_limit`)."""
@@ -458,8 +458,8 @@ def check_space(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent) as file:
             file.write(os.urandom(PROBE_BYTES))
     except OSError as error:
-        # Ignore other errors. The test write finds those that concern the log; a folder in which no file can be created does
-        # not.
+        # Ignore other errors. The test write finds errors of the log itself. The log works even if no other file can be created
+        # here.
         if error.errno in _NO_SPACE:
             raise StoreError(
                 f"log {path}: the disk has no space for {PROBE_BYTES // 1024} KiB more ({error.strerror}); free some space"

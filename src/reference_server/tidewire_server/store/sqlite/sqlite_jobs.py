@@ -1,7 +1,7 @@
 """Jobs, tombstones and idempotency keys in a SQLite file.
 
-The records and log objects of unfinished jobs are kept in memory. So are the ids of ended jobs and of idempotency keys,
-in the order in which these may be deleted before their retention time is over. Everything else is read from the file on
+The records and log objects of unfinished jobs are kept in memory. The ids of ended jobs and of idempotency keys are also kept
+in memory, in the order in which the store deletes them if it exceeds its limits. Everything else is read from the file on
 demand. All readers of an ended job share one log object, which is freed when the last of these readers releases it.
 """
 
