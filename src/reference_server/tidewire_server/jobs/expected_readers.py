@@ -73,7 +73,7 @@ class ExpectedReaders:
         return until - self._clock() if until else 0.0
 
     def _expect(self, job: str, more: int) -> None:
-        """Expect one reader of a job, or `more` readers than before if some are expected already."""
+        """Expect one reader of a job. If readers of the job are expected already, expect `more` additional readers instead."""
         if self._within:
             found = self._jobs.pop(job, None)
             self._jobs[job] = _Expected(1 if found is None else found.readers + more, self._clock())

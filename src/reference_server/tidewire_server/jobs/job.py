@@ -193,7 +193,7 @@ class Job:
 
     @property
     def _urgent(self) -> bool:
-        """Whether starts and results of items are committed at once, which costs a commit for each item of a batch job."""
+        """Whether starts and results are committed at once. In a batch job, this would need a commit for each item."""
         return len(self._items) == 1
 
     # ---- running -----------------------------------------------------------------------------------------------
@@ -230,8 +230,7 @@ class Job:
                 with tracing.running(item.span, self.id):
                     outcome = await self._work(index)
             except BaseException as error:
-                # `run` converts a `CancelledError` that a function in a thread raises. So this error means that this task was
-                # cancelled.
+                # `run` converts a `CancelledError` of a function in a thread. Here, it means that this task was cancelled.
                 if item.task is None and isinstance(error, asyncio.CancelledError):
                     raise
                 outcome = error
@@ -449,7 +448,7 @@ class Job:
         if item.value is None and self._stored is not None:
             value, columns, initial = await self._stored.check(index)
             item.writer.set_columns(columns)
-            # A value that an earlier attempt has left is kept, but not the value of an item that starts again.
+            # Keep a value that an earlier attempt has written, unless the item starts again.
             kept = item.writer.value
             is_reset = kept == self.endpoint.empty_value and kept != item.writer.run.previous
             if is_reset or self.endpoint.on_restart != "continue" or self.record.attempt == 1:

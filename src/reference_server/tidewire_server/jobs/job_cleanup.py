@@ -38,7 +38,6 @@ class JobCleanup:
         return self._task is not None
 
     def start(self) -> None:
-        """Start the task that periodically deletes expired entries."""
         self._task = asyncio.get_running_loop().create_task(self._sweep())
 
     @property
@@ -47,7 +46,6 @@ class JobCleanup:
         return self._task is not None and self._task.cancelling() > 0
 
     async def stop(self) -> None:
-        """Stop the task that deletes expired entries."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -178,12 +178,12 @@ class JobScheduler:
         )
 
     def refusal(self, endpoint: str, error: QueueFullError, items: int) -> ProblemError:
-        """Return the error for a new job with this number of items that exceeds a limit of the queue."""
+        """Return the error for a new job that would exceed a limit of the queue. The job has this number of items."""
         endpoint_queue = self._endpoint_queues[endpoint]
         if error.of_principal:
             detail = (
-                f"the part of the queue of endpoint {endpoint!r} that one caller may fill is full: waiting items of this "
-                f"caller: {error.waiting}, items of this job: {items}, limit: {endpoint_queue.max_queue_size_per_caller} "
+                f"this caller's share of the queue of endpoint {endpoint!r} is full: waiting items of this caller: "
+                f"{error.waiting}, items of this job: {items}, limit: {endpoint_queue.max_queue_size_per_caller} "
                 "(max_queue_size, max_share)"
             )
         else:
@@ -254,7 +254,7 @@ class JobScheduler:
 
         Args:
             joined: Jobs with new readers, which may not have received the position. For a job that runs elsewhere, this process
-                keeps the position only while the job has readers.
+                keeps the position only while there are readers.
         """
         self._announcer.forget(joined)
         for endpoint_queue in self._endpoint_queues.values():
@@ -336,8 +336,7 @@ class JobScheduler:
                 self._start_task(self._start_batch(endpoint_queue, batch, arrivals))
             return bool(batch)
         limit = 1
-        # Take one item: after each call, another endpoint may have the next turn, or a principal may use its whole share of
-        # threads.
+        # Take one item: after each call, another endpoint may have the next turn, or a principal may have all of its threads.
         if endpoint.is_async and len(group.endpoint_queues) == 1:
             limit = int(min(group.limit - group.running, _MAX_TAKEN))
         taken = await self._queue.take(endpoint.name, limit=limit, skip=self._skipped(endpoint_queue))

@@ -64,7 +64,7 @@ class Item:
     started: bool = False
     """Whether the log says that the item is running. It stays true if the item returns to the queue."""
     task: asyncio.Task[Any] | None = None
-    """Task that runs the function, while an asynchronous function runs."""
+    """Task in which the function runs. None if no async function is running."""
     cancelled: bool = False
     leave: Callable[[], None] | None = None
     """Function that removes the item from its running batch. None if the item is not in a running batch."""

@@ -47,16 +47,14 @@ class LoopWatchdog:
         self._running = running
         self._timer: asyncio.TimerHandle | None = None
         self._seen = 0.0
-        """Time at which the event loop has last run its timer, by the monotonic clock."""
+        """Time at which the event loop last ran the timer, by the monotonic clock."""
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Start watching the event loop."""
         self._record()
         threading.Thread(target=self._watch, name="tidewire-watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop watching the event loop."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()

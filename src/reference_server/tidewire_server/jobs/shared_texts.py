@@ -26,7 +26,7 @@ MIN_SHARED_BYTES: Final = 32 * 1024
 """Size in bytes above which texts are shared."""
 
 _MAX_RECENT_BYTES: Final = 32 * 1024 * 1024
-"""Maximum total size of the texts that are kept although no reader uses them."""
+"""Maximum total size in bytes of the texts that are kept although no reader uses them."""
 
 _RETRY_MS: Final = 1000
 
@@ -134,7 +134,7 @@ class SharedTexts:
         return text
 
     def _excess(self, principal: str, size: int) -> str | None:
-        """Return the text of an error if a further text of a principal would exceed a limit, or None."""
+        """Return an error message if another text of a principal would exceed a limit. Otherwise return None."""
         texts = [*self._in_use.values()]
         own = sum(len(text) for text in texts if text.principal == principal)
         total = sum(map(len, texts))

@@ -170,7 +170,7 @@ class Shutdown:
         jobs = list(self._jobs.values())
         if self.durable:
             await self._leave(jobs)
-            # Do not wait for the functions to end. One that ignores its cancellation would keep the readers waiting.
+            # Do not wait for the functions to end. A function that ignores its cancellation would keep the readers waiting.
             for job in list(self._jobs.values()):
                 job.suspend()
             if self._leave_store is not None:

@@ -1,4 +1,4 @@
-"""`AdmittedJob`: a request to submit a job, after its inputs were validated."""
+"""`AdmittedJob`, a submit request that was admitted."""
 
 from typing import NamedTuple
 
@@ -15,6 +15,6 @@ class AdmittedJob(NamedTuple):
     endpoint: Endpoint
     submission: Submission
     values: list[BaseModel]
-    """Validated inputs of the items. Empty in a job that an earlier process has accepted."""
+    """Validated inputs of the items. Empty for a recovered job."""
     stored: StoredInputs | None = None
     """Inputs of a recovered job. None for a new job."""

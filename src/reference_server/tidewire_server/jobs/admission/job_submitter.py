@@ -59,13 +59,13 @@ class JobSubmitter:
         find: Callable[[str, str], Awaitable[JobRecord]],
         activate: Callable[[AdmittedJob, PreparedJob, Log], object],
     ) -> None:
-        """Create the object.
+        """Create the submitter of one server.
 
         Args:
             jobs: Jobs of the store.
             scheduler: Scheduler that starts the items.
             shutdown: Shutdown of the server. After it has begun, jobs are rejected.
-            inputs: Limit of the memory of inputs.
+            inputs: Limit on the memory that inputs use.
             settings: The server's settings.
             metrics: Metrics that are updated.
             find: Function that finds the job of an earlier request, by principal and id.
@@ -80,8 +80,8 @@ class JobSubmitter:
         self._find = find
         self._activate = activate
         self._in_flight: dict[Key, bytes] = {}
-        """Idempotency keys of requests that are being processed here, with the SHA-256 of their bodies. If the process ends, a
-        client can retry its request with the same key.
+        """Idempotency keys of requests that this process is processing, with the SHA-256 of their bodies. These keys are not
+        stored: if the process ends, a client can retry its request with the same key.
         """
 
     def max_inputs(self, endpoint: Endpoint) -> int:

@@ -46,7 +46,7 @@ def prepare_job(
         principal: Principal that submits the job.
         admitted: Endpoint, request and inputs of the job.
         body: Body of the request.
-        key: See `NewJob`.
+        key: Idempotency key and SHA-256 of the body, or None. See `NewJob.key`.
         settings: The server's settings.
         limits: Limits of the queue.
 
@@ -57,7 +57,7 @@ def prepare_job(
     endpoint, submission, values = admitted.endpoint, admitted.submission, admitted.values
     items: list[JsonValue] = [{"status": "queued", "value": endpoint.initial(value)} for value in values]
     columns = [endpoint.columns(value) for value in values]
-    # Columns of the job. Those of an item are relative to the item's value.
+    # Column pointers of the whole job. The columns of an item are relative to the item's value.
     pointers = [value_path(index, column) for index, of_item in enumerate(columns) for column in of_item]
     state: JsonValue = {"status": "queued", "items": items, "usage": {}, "notes": []}
     try:

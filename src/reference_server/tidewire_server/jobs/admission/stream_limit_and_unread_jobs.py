@@ -33,7 +33,7 @@ class StreamReaders:
         self._open_streams: Counter[str] = Counter()
         gauge.set_function(self._open_streams.total)
         self._attached: Counter[str] = Counter()
-        """Number of readers of each job that has readers."""
+        """Number of readers of each job. Jobs without readers are not included."""
         self._joined: set[str] = set()
         """Jobs whose first reader has attached since the last call of `take_joined`."""
         self._watched: dict[str, _WatchedJob] = {}
@@ -82,8 +82,8 @@ class StreamReaders:
         """Register a reader of a job.
 
         Returns:
-            A function that must be called when the reader disconnects, with the number of seconds for which the server
-            itself keeps the reader away. These seconds do not count towards `grace` [TW-JOB-067].
+            A function that must be called when the reader disconnects. Its argument is the number of seconds for which the
+            server itself keeps the reader away. These seconds do not count towards `grace` [TW-JOB-067].
         """
         self._attached[job] += 1
         if self._attached[job] == 1:

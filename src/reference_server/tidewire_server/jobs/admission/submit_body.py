@@ -37,8 +37,7 @@ class Submission(NamedTuple):
     batch: bool
     shared: dict[str, JsonValue]
     grace: float | None
-    """Number of seconds without a reader after which the job is cancelled, as requested. None if it is not cancelled. See
-    `grace_of_job`."""
+    """Requested number of seconds without a reader after which the job is cancelled, or None. See `grace_of_job`."""
     deadline: float | None
     """Number of seconds after which unfinished items fail, counted from the submission.
 
@@ -76,7 +75,7 @@ def read_json(body: bytes, *, max_values: int) -> dict[str, JsonValue]:
 
 
 def _refuse_too_many_values(body: bytes, max_values: int) -> None:
-    # Count the contents of strings first. That is fast, and the result can only be too high.
+    # First count without recognizing strings. This is fast, and the result can only be too high.
     if _count_marks(body) > max_values and _count_values(body, 2 * max_values + 2) > max_values:
         if strict_json.nests_deeper_than(
             strict_json.MAX_DEPTH, body[:_NESTING_BYTES].decode(errors="replace")
@@ -98,8 +97,8 @@ def _count_values(text: bytes, max_quotes: int = -1) -> int:
 
     Args:
         text: The text.
-        max_quotes: Number of quotation marks after which strings are not recognized, which limits the memory. -1 for no
-            limit. `n` strings are separated by at least `n - 1` values and names.
+        max_quotes: Number of quotation marks after which strings are not recognized, to limit the memory. -1 for no limit. The
+            contents of later strings are counted as well. Such a text has at least `max_quotes / 2` values and names anyway.
     """
     unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
     return _count_marks(b"".join(unescaped.split(b'"', max_quotes)[::2]))
@@ -154,8 +153,8 @@ class _StoredBody(WireModel, frozen=True, kw_only=True):
 
 
 def read_stored(body: bytes) -> Submission:
-    """Read the body of a request that was accepted earlier, without its inputs and shared members. This takes a small part
-    of the time of `read_submit`, and no code of the endpoint is involved.
+    """Read the body of a request that was accepted earlier, without its inputs and shared members. This is much faster than
+    `read_submit`, and calls no code of the endpoint.
 
     Returns:
         The submission, with empty `inputs` and `shared`.

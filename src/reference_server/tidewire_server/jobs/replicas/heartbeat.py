@@ -45,7 +45,7 @@ class Heartbeat:
 
         Args:
             replicas: Lease of this process.
-            ownership: Opens and ends the jobs.
+            ownership: Object that opens and ends jobs.
             live: Unfinished jobs that this process has opened, by id.
             readers: Readers of this process.
             workers: Live processes, which each beat updates.
@@ -161,7 +161,8 @@ class Heartbeat:
 
     async def _repair(self, beat: Beat) -> None:
         """Recover jobs whose items were taken from the queue but do not run: the response of the database was lost, or the job
-        could not be opened. A job must be idle at two beats, because a job that was just taken is not open yet.
+        could not be opened. Only a job that was idle at two beats in a row is recovered, because a job that was just taken may
+        not be open yet.
         """
         idle = frozenset(
             owned.id for owned in beat.owned if owned.id not in self._live or self._live[owned.id].only_waits

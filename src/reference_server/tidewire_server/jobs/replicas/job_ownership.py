@@ -85,7 +85,7 @@ class JobOwnership:
         Args:
             store: Store of the jobs.
             live: Unfinished jobs that this process has opened, by id.
-            endpoints: Endpoints that this process knows, also if it runs no functions.
+            endpoints: Endpoints that this process knows, even if it runs no functions.
             open_job: Function that reopens a job that this process owns, adds it to `live`, and returns None if it has ended.
             forget: Function that stops a job without logging its end, and removes it from `live`.
         """
@@ -99,7 +99,7 @@ class JobOwnership:
         self._refused: set[str] = set()
         """Open jobs with an input that the code of this process rejects."""
         self._differences: deque[tuple[str, str]] = deque(maxlen=100)
-        """Endpoints and reasons of the last rejections. Each is logged as a warning once, however many jobs wait."""
+        """Endpoint and reason of the latest rejections. Each pair is logged as a warning only once, however many jobs wait."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def _lock(self, job_id: str) -> asyncio.Lock:
@@ -122,7 +122,7 @@ class JobOwnership:
 
     async def _still_owns(self, job: Job) -> bool:
         """Check, before an item of an open job starts, whether this process still owns the job. If not, stop the job and return
-        False, because the new owner would log the same start.
+        False: the new owner runs the item.
 
         Raises:
             StoreError: The lease of this process cannot be renewed. The item waits.
@@ -247,7 +247,7 @@ class JobOwnership:
         """
         if self._replicas is None:
             return False
-        # Perhaps no process knows the endpoint. This process can then end the whole job, but not continue the other items.
+        # If this process does not know the endpoint, it can end the whole job, but cannot continue the other items.
         can_open = record.endpoint in self._endpoints or items is None
         if items is None:
             log = await self._jobs.log(record.id)
@@ -293,8 +293,8 @@ class JobOwnership:
                     await end_of(log)
 
     async def serve_requests(self, owned: OwnedJob) -> None:
-        """Apply the requests that clients have sent to other processes for a job that runs here. Repeated requests have no
-        effect.
+        """Apply the cancellations and deletions of a job that runs here, which clients have requested from other processes.
+        Repeated requests have no effect.
         """
         job = self._live.get(owned.id)
         if job is None:

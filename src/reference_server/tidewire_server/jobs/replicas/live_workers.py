@@ -22,7 +22,7 @@ class LiveWorkers:
         self.own_load: Callable[[str], EndpointLoad | None] = lambda _: None
         """Function that returns the load of an endpoint, or None if this process does not run the endpoint."""
         self.others: Sequence[Mapping[str, EndpointLoad]] = ()
-        """Loads of the endpoints of each other process, at its last beat."""
+        """For each other process, the load of its endpoints at its last beat."""
 
     def loads(self, endpoint: str) -> list[EndpointLoad]:
         """Return the load of an endpoint in each process that runs it."""
@@ -35,7 +35,9 @@ class LiveWorkers:
         return len(self.loads(endpoint))
 
     def total(self, endpoint: str) -> EndpointLoad:
-        """Return the load of an endpoint over all processes: the sum of slots, and the means of calls, weighted by slots."""
+        """Return the load of an endpoint over all processes: the sums of slots and running calls, and the means weighted by
+        slots.
+        """
         loads = self.loads(endpoint)
         if len(loads) <= 1:
             return loads[0] if loads else IDLE
