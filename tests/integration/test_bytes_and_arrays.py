@@ -148,7 +148,8 @@ def test_bytes_without_the_annotation_are_refused_with_its_name(client):
         client.run("without_annotation")
     for content in PNG, b"ascii", bytearray(PNG):
         with pytest.raises(
-            TypeError, match=r"^input\.of\[0\]: bytes; pass them in a model .* tidewire\.Binary"
+            TypeError,
+            match=r"^input\.of\[0\]: bytes cannot be sent as JSON; pass them in a model .* tidewire\.Binary",
         ):
             client.run("echo", of=[content])
 
@@ -159,7 +160,10 @@ def test_bytes_without_the_annotation_are_refused_with_its_name(client):
             UnannotatedRecord(content),
         ):
             for value in (member, [member], {"a": deque([member])}):
-                with pytest.raises(TypeError, match=r"^input\.of\S*\.content: bytes; .* tidewire\.Binary"):
+                with pytest.raises(
+                    TypeError,
+                    match=r"^input\.of\S*\.content: bytes cannot be sent as JSON; .* tidewire\.Binary",
+                ):
                     client.run("echo", of=value)
 
 
@@ -199,7 +203,7 @@ class Contents(BaseModel):
     ],
 )
 def test_error_for_bytes_names_the_member_of_the_model(client, members, path):
-    with pytest.raises(TypeError, match=f"^input\\.of{path}: bytes; pass them in"):
+    with pytest.raises(TypeError, match=f"^input\\.of{path}: bytes cannot be sent as JSON; pass them in"):
         client.run("echo", of=Contents(**members))
 
 
@@ -341,5 +345,5 @@ def test_input_that_has_no_json_form_is_refused_at_its_place(client, value, plac
 
 
 def test_bytes_in_an_array_are_refused_like_other_bytes(client):
-    with pytest.raises(TypeError, match=r"^input\.of: bytes; pass them in a model"):
+    with pytest.raises(TypeError, match=r"^input\.of: bytes cannot be sent as JSON; pass them in a model"):
         client.run("echo", of=np.array([b"abc"]))

@@ -55,7 +55,7 @@ def file() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"image": "FILE"}, r"^input\.image: an open file; pass its bytes as base64"),
+        ({"image": "FILE"}, r"^input\.image: an open file cannot be sent as JSON; pass file\.read"),
         ({"images": ["a", "FILE"]}, r"^input\.images\[1\]: an open file"),
         ({"image": io.BytesIO(b"x")}, r"^input\.image: an open file"),
         ({"page": {"image": io.StringIO("x")}}, r"^input\.page\.image: an open file"),
@@ -64,8 +64,8 @@ def file() -> Iterator[Any]:
         ({"stops": {"a", "b"}}, r"^input\.stops: a set.*pass a list"),
         ({"stops": (1, frozenset({1}))}, r"^input\.stops\[1\]: a set"),
         ({"stops": deque([{1}])}, r"^input\.stops\[0\]: a set"),
-        ({"z": 1j}, r"^input\.z: a complex number; pass \[z\.real, z\.imag\]"),
-        ({"table": {(1, 2): 3}}, r"^input\.table: an object with a tuple as a key; pass strings"),
+        ({"z": 1j}, r"^input\.z: a complex number cannot be sent as JSON; pass \[z\.real, z\.imag\]"),
+        ({"table": {(1, 2): 3}}, r"^input\.table: a tuple cannot be a key of a JSON object; pass strings"),
     ],
 )
 def test_the_error_names_the_member_and_the_remedy(members, message, file):
@@ -158,7 +158,7 @@ SILENT_CONVERSIONS = [
     ({"a"}, "a set"),
     (frozenset(), "a set"),
     (1j, "a complex number"),
-    ({(1, 2): 3}, "an object with a tuple as a key"),
+    ({(1, 2): 3}, "a tuple cannot be a key of a JSON object"),
     (b"ab", "bytes"),
     (memoryview(b"ab"), "bytes"),
 ]
@@ -247,7 +247,7 @@ def test_a_type_asks_only_for_its_own_conversion():
     class Page:
         tags: list[tuple[int, int]]
 
-    for member, message in [({(1, 2): 3}, "an object with a tuple"), ({1}, "a set")]:
+    for member, message in [({(1, 2): 3}, "a tuple cannot be a key"), ({1}, "a set")]:
         with pytest.raises(TypeError, match=rf"^input\.tags\[0\]: {message}"):
             jsonable(Page([member]), "/input")  # type: ignore[list-item]
 

@@ -103,7 +103,10 @@ def test_values_are_converted_to_json_as_on_a_real_server(server, client):
             lambda scripted: scripted.returns(object()),
             "cannot answer with <object.*: /value: .*object has no",
         ),
-        (lambda scripted: scripted.returns(b"x"), "value: bytes; pass them in a model"),
+        (
+            lambda scripted: scripted.returns(b"x"),
+            "value: bytes cannot be sent as JSON; pass them in a model",
+        ),
         (lambda scripted: scripted.yields([[1, math.nan]]), "at '/1': nan is not a JSON number"),
         (lambda scripted: scripted.streams([1]), "the pieces of a text must be strings, not 1"),
     ],

@@ -22,9 +22,8 @@ from tidewire.protocol.strict_json import JsonValue
 def convert_input(value: Any, pointer: str) -> JsonValue:
     """Convert a value to plain JSON. The arguments and errors are those of `submit_members.jsonable`.
 
-    Sets, complex numbers and dicts with tuples as keys are converted only in a field of a model or dataclass, and only
-    if the type of the field contains such a type, for example `set[int]`, or a serializer. Anywhere else they raise a
-    TypeError.
+    Sets, complex numbers and dicts with tuples as keys are converted only in a field of a model or dataclass. The annotation of
+    the field must contain such a type, for example `set[int]`, or a serializer. Anywhere else they raise a TypeError.
 
     Raises:
         InvalidInputError: The value cannot be serialized.
@@ -67,13 +66,13 @@ def _converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
 
 
 _BYTES: Final = (
-    "bytes; pass them in a model or a dataclass whose field has the type tidewire.Binary, which sends them as base64, or "
-    "pass base64.b64encode(data).decode()"
+    "bytes cannot be sent as JSON; pass them in a model or a dataclass whose field has the type tidewire.Binary, which "
+    "sends them as base64, or pass base64.b64encode(data).decode()"
 )
 
-_SET: Final = "a set, which has no order; pass a list, such as sorted(…)"
-_COMPLEX: Final = "a complex number; pass [z.real, z.imag]"
-_TUPLE_KEY: Final = "an object with a tuple as a key; pass strings as keys, or a list of pairs"
+_SET: Final = "a set has no order; pass a list, such as sorted(…)"
+_COMPLEX: Final = "a complex number cannot be sent as JSON; pass [z.real, z.imag]"
+_TUPLE_KEY: Final = "a tuple cannot be a key of a JSON object; pass strings as keys, or a list of pairs"
 
 
 _ANYTHING: Final = rows_of(Any)
@@ -83,11 +82,11 @@ _SAFE: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def _checked(value: Any, path: str, depth_left: int) -> Any:
-    """Refuse values that pydantic would serialize without an error, but not as the caller intends, if `_refuse_altered`
-    cannot recognize them.
+    """Refuse open files and bytes. Pydantic would serialize them without an error, but not as the caller intends, and
+    `_refuse_altered` cannot always recognize them afterwards.
 
-    Return the value, in which dataclasses are replaced by JSON. In a dict or a list, pydantic would ignore the
-    annotations of a dataclass's fields, such as `Binary`.
+    Return the value with its dataclasses converted to JSON. In a dict or a list, pydantic would ignore the annotations of a
+    dataclass's fields, such as `Binary`.
 
     Args:
         value: The value to check.
@@ -124,7 +123,8 @@ def _checked(value: Any, path: str, depth_left: int) -> Any:
 
 
 _FILE: Final = (
-    "an open file; pass its bytes as base64, base64.b64encode(file.read()).decode(), or its text, file.read()"
+    "an open file cannot be sent as JSON; pass file.read() if the file contains text, or "
+    "base64.b64encode(file.read()).decode() if it contains bytes"
 )
 
 
@@ -175,8 +175,8 @@ def _refuse_altered(value: Any, made: Any, path: str, asked: frozenset[Any]) -> 
 
 
 def _holds_bytes(made: Any, content: bytes) -> bool:
-    """Whether a JSON value is what pydantic makes of bytes: their text in UTF-8 or, for a `memoryview`, the list of the
-    bytes.
+    """Return whether pydantic has converted bytes to this JSON value: their text in UTF-8 or, for a `memoryview`, the list of
+    the bytes.
     """
     if isinstance(made, str):
         return made.encode(errors="surrogatepass") == content
@@ -239,7 +239,8 @@ def _asked_by(annotation: Any, seen: tuple[Any, ...] = ()) -> frozenset[Any]:
         seen: The types that contain this type. A recursive type contains itself.
 
     Returns:
-        `_CONVERSIONS`, or a subset if the type contains no serializer, and `tuple` if the type contains tuples.
+        All of `_CONVERSIONS` if the type contains a serializer, and otherwise a subset. The result also contains `tuple` if the
+        type contains tuples.
     """
     if annotation in seen:
         return frozenset()

@@ -70,7 +70,7 @@ def _reject_constant(name: str) -> None:
 
 
 def member_schema(name: str, schema: Any) -> Any:
-    """Return the schema of a member of an input. It is True if the schema does not restrict the member."""
+    """Return the schema of a member of an input, or True if the schema does not restrict the member."""
     schema = resolved(schema, schema)
     properties = schema.get("properties")
     if isinstance(properties, dict) and name in properties:

@@ -39,7 +39,7 @@ def one_input(whole: Any, members: Mapping[str, Any]) -> JsonValue:
 
 
 def many_members(inputs: Iterable[Any], shared: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return the members of a submit with many inputs as JSON.
+    """Return the members `inputs` and `shared` of a request that submits many inputs.
 
     Raises:
         InvalidInputError: There are no inputs, or one of the values is not valid JSON.
@@ -155,9 +155,7 @@ def encoded(value: JsonValue) -> bytes:
 
 
 def options_on_the_wire(options: Options) -> dict[str, Any]:
-    """Return the options that the client sends in the body of a request to submit a job, under the names that the
-    protocol gives them.
-    """
+    """Return the options that the body of a submit request contains, under their names in the protocol."""
     body: dict[str, Any] = {}
     if options.on_disconnect != "continue":
         body["on_disconnect"] = options.on_disconnect
