@@ -5,8 +5,8 @@ which fetches a block of updates whenever the loop asks for the next one. A sepa
 time of a stream whose events arrive one by one. An update counts as delivered when the caller has received it.
 
 The caller's thread and the background thread share only objects whose locks are held by C code: a `SimpleQueue`, and a
-`Lock` in a `with` block. A KeyboardInterrupt in the Python code of a Future, an Event or a Condition would leave it locked,
-and the background thread would wait for it forever.
+`Lock` in a `with` block. A KeyboardInterrupt in the Python code of a Future, an Event or a Condition would leave its lock
+acquired, and the background thread would wait for this lock forever.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ CLOSE_TIMEOUT: Final = 10.0
 `auth` function does not return."""
 
 _CHECK_INTERVAL: Final = 1.0
-"""Time after which a waiting call checks that the thread has not ended, in seconds."""
+"""Interval at which a waiting call checks that the thread has not ended, in seconds."""
 
 X = TypeVar("X")
 
@@ -91,7 +91,7 @@ class LoopThread:
         return self._wait(running, pending, run)
 
     def pump(self, iterator: UpdateIterator[X]) -> Iterator[X]:
-        """Iterate over a job's async iterator. A task on the thread fetches each block when the loop asks for it."""
+        """Iterate over a job's async iterator. A task on the background thread fetches each block when the loop needs it."""
         # Check once per iterator and not for each block, because the check takes several microseconds.
         self._state.warn_in_event_loop(stacklevel=3)
         blocks = _Blocks(iterator)
@@ -324,7 +324,7 @@ class _State:
         return threading.current_thread() is self._thread
 
     def running(self) -> "_Running":
-        """Return the thread, which is started if it is not running.
+        """Return the running thread. If it is not running, start it first.
 
         Raises:
             EventLoopError: The caller runs on the thread itself, which cannot wait for its own work.

@@ -101,8 +101,8 @@ def _piped_lines() -> Iterator[str]:
 
 
 def _reply(client: Client, job: Job[Any], screen: Screen, *, interactive: bool) -> str:
-    """Write the reply while it grows, and return it. An interrupt cancels the job. On a terminal, the reply then
-    consists of the text so far. In a pipe, the interrupt ends the command.
+    """Write the reply while it grows, and return it. An interrupt (Ctrl+C) cancels the job. On a terminal, the conversation
+    then continues with the text so far. In a pipe, the interrupt ends the command.
     """
     written: list[str] = []
     try:

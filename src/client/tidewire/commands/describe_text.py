@@ -26,7 +26,7 @@ DURABILITY: Final = {
 _MAX_EXAMPLES: Final = 2
 _MAX_DEPTH: Final = 3
 _MAX_CELL: Final = 24
-"""Maximum width of the columns between the first and the last one of a table, in cells."""
+"""Maximum width of the middle columns of a table, in terminal cells."""
 
 
 def describe_server(discovery: Discovery, url: str, *, show_all: bool) -> Iterator[RenderableType]:
@@ -123,7 +123,7 @@ def _limits_of(member: Mapping[str, Any]) -> Iterator[str]:
         "minItems": "at least {} elements",
         "maxItems": "at most {} elements",
     }
-    # The schema of an optional member is `anyOf` of the limited type and null, so the limits are in one of the branches.
+    # The schema of an optional member is `anyOf` with a branch for null. Its limits are then in another branch.
     branches = [_object(each) for each in _array(member.get("anyOf"))]
     for name, form in forms.items():
         for each in (member, *branches):

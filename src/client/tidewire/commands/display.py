@@ -122,7 +122,7 @@ class Screen:
 
     @contextmanager
     def area(self, lines: Callable[[int], Sequence[RenderableType]]) -> Iterator[None]:
-        """Show the status lines that a function returns for a width, while the `with` block runs, if `can_redraw` is true."""
+        """Show status lines while the `with` block runs, if `can_redraw` is true. `lines` returns them for a width in cells."""
         if not self.can_redraw:
             yield
             return
@@ -161,7 +161,7 @@ class Screen:
         self.status.show_request(event)
 
     def show_end(self, job: JobResource) -> None:
-        """Show the notes and the usage of an ended job, and the numbers of the live view."""
+        """Show the notes and the usage of an ended job. On a terminal, also show its duration and its speed."""
         self.end_line()
         for each in (job.state or {}).get("notes", ()):
             self.note(f"{each['level']}: {_one_line(each['text'])}")
@@ -176,7 +176,7 @@ class Screen:
 
         Args:
             text: The text.
-            parts: The same text in parts, each with its style. Only the live view has styles.
+            parts: The same text, split into parts with a style each. Only the live view uses the styles.
         """
         self._open_line = not text.endswith("\n")
         if self._area is not None and self._stdout_is_terminal:
@@ -244,8 +244,8 @@ def discard_output() -> None:
 
 
 class ShowRetries(logging.Handler):
-    """Log handler that shows each retry of a request and the wait before it, unless the wait is short. It also shows that
-    a job without a listener is still in the queue. All other messages are not shown.
+    """Log handler that shows each retry of a request and the wait before it, unless the wait is short. It also shows that a job
+    without a listener is still in the queue. It ignores all other messages.
     """
 
     def __init__(self, screen: Screen) -> None:

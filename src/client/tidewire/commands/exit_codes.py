@@ -1,4 +1,4 @@
-"""Exit codes of the `tidewire` commands: for each error of the client, and as the text in `--help`."""
+"""Exit codes of the `tidewire` commands, and the text in `--help` that explains them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Print the result of a job as it arrives, either in a format for a terminal or a pipe, or as lines of JSON."""
+"""Print the result of a job as it arrives: as text on a terminal or in a pipe, or as lines of JSON."""
 
 import copy
 import time
@@ -158,7 +158,7 @@ def _follow_one(
 
 
 def _without_text(value: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """Return a job's value without the text that was written while it grew.
+    """Return a job's value without the member that was already printed as text.
 
     Args:
         value: Value of a job with one item.
@@ -202,7 +202,7 @@ def _follow_items(
 
 
 def write_text(client: Client, job: Job[Any], screen: display.Screen, written: list[str]) -> None:
-    """Write the text of a job while it grows, and add its pieces to a list. On a terminal, show the live view."""
+    """Print the text of a job as it arrives, and append each piece to `written`. On a terminal, also show status lines."""
     if not screen.live:
         _write_into_pipe(client, job, screen, written)
         return

@@ -60,8 +60,8 @@ def probability(logprob: Any) -> float:
 
 
 def seconds_between(start: str, end: str | None) -> float | None:
-    """Return the time in seconds between two timestamps of a server. If `end` is None, the time until now is returned.
-    Returns None if one of them is not a valid timestamp.
+    """Return the number of seconds between two timestamps of a server, or until now if `end` is None. Return None if a
+    timestamp is not valid.
     """
     try:
         until = datetime.now(UTC) if end is None else datetime.fromisoformat(end)

@@ -27,7 +27,7 @@ def list_jobs(client: Client, limit: int, screen: Screen, *, as_json: bool) -> N
 
 
 def watch_jobs(client: Client, limit: int, screen: Screen) -> None:
-    """Show a table of the caller's jobs, as many as fit, and update it every second, until an interrupt.
+    """Show a table of the caller's jobs that fit on the screen, and update it every second until Ctrl+C.
 
     Raises:
         ValueError: The output is not a terminal whose lines can be drawn again.

@@ -1,5 +1,5 @@
-"""Live view of a job: status lines with its queue position, progress and connection, and tokens in the colors of their
-probabilities.
+"""Live view of a job on a terminal: text whose tokens are colored by their probabilities, and below it status lines with the
+queue position, the progress and the state of the connection.
 """
 
 import re
@@ -23,7 +23,7 @@ from tidewire.updates import ItemChange
 RATE_WINDOW: Final = 5.0
 """Time over which the number of tokens per second is computed, in seconds."""
 MAX_WAITING_TOKENS: Final = 1000
-"""Maximum number of tokens that wait for their text. If there are more, the text is not colored."""
+"""Maximum number of tokens whose text has not arrived yet. If there are more, the text is not colored."""
 BAR, NARROW = 24, 72
 """Width of the progress bar, and the width of a terminal below which there is no bar, in cells."""
 
@@ -33,8 +33,8 @@ PROBABILITY_STYLES: Final = (
     (0.1, "color(166)"),
     (0.0, "color(196) underline"),
 )
-"""Pairs of a minimum probability and the style of such tokens. The colors are readable on dark and light
-backgrounds."""
+"""Pairs of a probability and the style for tokens that have at least this probability. The colors are readable on dark and
+light backgrounds."""
 RECONNECTS: Final[Mapping[str, str]] = {
     "busy": "the server is busy",
     "cut": "connection lost",
@@ -52,7 +52,7 @@ _WAITS_FOR: Final[Mapping[str | None, str]] = {
 _VALUE: Final = "/items/0/value"
 _COLUMNS: Final = ("token_text", "logprobs", "top_text", "top_logprobs")
 _INCOMPLETE: Final = "\ufffd"
-"""Replacement character, in the text of a token that contains only some of the bytes of a character."""
+"""Replacement character. It marks a token that contains only some of the bytes of a character."""
 
 
 class _ShownToken(NamedTuple):
@@ -118,7 +118,7 @@ class JobStatus:
             self._progress.update(message.current, message.total, message.unit or "")
 
     def show_update(self, change: ItemChange[Any], token: _ShownToken | None) -> None:
-        """Count the tokens of a generation, which the server reports in the usage of the job, and show the latest token."""
+        """Show the latest token, and the number of generated tokens, which the server reports in the usage of the job."""
         self._outage, self._token = None, token
         self._label = "running" if self._waits else self._label
         try:
@@ -134,7 +134,7 @@ class JobStatus:
         self._progress.update(ended, total, "item")
 
     def show_reconnect(self, event: ReconnectEvent) -> None:
-        """Show that the connection was lost, until the client has another one."""
+        """Show that the connection was lost, until the client is connected again."""
         self.outages += self._outage is None
         self._outage = (event, time.monotonic())
 
@@ -163,7 +163,7 @@ class TokenColors:
         self._count = 0
         """Number of tokens that were read."""
         self._waiting: deque[_ShownToken] = deque()
-        """Tokens whose text has not arrived. The text may be held back, for example if it may begin a stop string."""
+        """Tokens whose text has not arrived. The server holds text back if it may be the beginning of a stop string."""
         self.latest: _ShownToken | None = None
 
     def read(self, change: ItemChange[Any]) -> None:
@@ -183,7 +183,7 @@ class TokenColors:
             self._waiting.clear()
 
     def paint(self, text: str) -> Iterator[tuple[str, str]]:
-        """Yield the parts of a piece of text with their styles."""
+        """Split a piece of text into tokens, and yield each part with its style."""
         unfinished = ""
         """Style of the last token that has only some bytes of the next character."""
         while text and self._waiting:

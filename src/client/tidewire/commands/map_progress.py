@@ -10,10 +10,10 @@ from tidewire.errors import InvalidInputError, ItemFailedError
 from tidewire.jobs.map.outcomes import MapProgress
 
 MAX_REASONS: Final = 1000
-"""Maximum number of reasons that are counted separately. All further reasons are counted together."""
+"""Maximum number of different failure reasons that are counted separately. All further reasons are counted together."""
 OTHERS: Final = "other reasons"
 SHOWN_REASONS: Final = 5
-"""Maximum number of reasons in a summary. The most frequent reasons are shown."""
+"""Maximum number of failure reasons in the summary. The most frequent reasons are shown."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def map_progress(screen: Screen, total: int | None) -> Iterator[Callable[[MapPro
 
 
 class Failures:
-    """Failed inputs of a map, counted by their reasons."""
+    """Counts the failed inputs of a map by the reason of the failure."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, tuple[int, int]] = {}

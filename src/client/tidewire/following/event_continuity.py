@@ -1,4 +1,4 @@
-"""Decide by the id of a logged event whether the event is next for a reader, is a repetition, or follows a gap.
+"""Decide by the id of a logged event whether a reader must apply it, has already applied it, or has missed earlier events.
 
 A reader's cursor is the id of the last event that the reader has applied.
 """

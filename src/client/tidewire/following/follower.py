@@ -118,7 +118,7 @@ class _Connection:
     pinged: bool = False
     """Whether the last ping, or `hello`, had a head after the cursor at that time."""
     pinged_at: Cursor | None = None
-    """The cursor at the time of that ping or `hello`."""
+    """The cursor at the time of the last ping or `hello`."""
     last_id: str = ""
 
 
@@ -158,7 +158,7 @@ class Follower:
     _healing: int = 0
     """Number of events that were applied in a row without a resync."""
     _delivered: int = 0
-    """Seq of the last visible event."""
+    """Seq of the last event that was visible to the application (`Applied.visible`)."""
     _next_piece: str | None = None
     """Id of the next event if the job has one column and this connection has made progress, otherwise None."""
     _connection: _Connection = field(default_factory=_Connection)

@@ -17,7 +17,7 @@ returned time. The module `http_status_actions` contains the actions for statuse
                 |              | `RetryPolicy.attempts` is reached               |
 
 First contact lasts until a response proves that the server is a Tidewire server. At first contact, only faults that
-suggest a wrong URL end a call early. These limits no longer apply to a call that has reached a server, that is after a
+suggest a wrong URL end a call early. These limits no longer apply after the call has reached a server or a gateway: a
 connection was lost, a response took too long, or a gateway sent a temporary error such as a 502.
 """
 
@@ -155,8 +155,8 @@ class RequestPolicy:
 
         Args:
             limits: The user's limits. None: the default limits.
-            clock: Returns a time in seconds. None: only waits and silences count toward the patience.
-            rng: Random numbers for the jitter.
+            clock: Function that returns a time in seconds. None: only waits and silences count toward the patience.
+            rng: Random number generator for the jitter.
         """
         self.delay: float = DEFAULT_DELAY
         self.failures: int = 0

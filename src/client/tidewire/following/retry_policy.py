@@ -61,7 +61,7 @@ def wait_before_retry(limits: RetryPolicy, first: float, doublings: int, rng: ra
         limits: The user's limits.
         first: Time of the first wait, in seconds, which is at least `min_delay`.
         doublings: Number of times that the wait has been doubled.
-        rng: Random numbers for the jitter.
+        rng: Random number generator for the jitter.
     """
     wait = min(limits.max_delay, max(limits.min_delay, first) * 2.0 ** min(doublings, 40))
     return wait * rng.uniform(1 - limits.jitter, 1 + limits.jitter)

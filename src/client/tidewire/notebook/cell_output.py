@@ -1,4 +1,4 @@
-"""Outputs of cells in a Jupyter notebook, and the progress bar of a `map`, which is such an output.
+"""Outputs of cells in a Jupyter notebook that can be updated, such as the progress bar of a `map`.
 
 This module never imports IPython: it finds the module that a Jupyter kernel has imported.
 """
@@ -31,7 +31,7 @@ def _after_cell(_result: Any) -> None:
 
 
 class Output:
-    """An output of a cell, which is created when it is drawn first, and then updated in place.
+    """An output of a cell. The first drawing creates the output, and later drawings update it in place.
 
     It is sent again at the end of the cell, because programs that execute notebooks receive no output between two cells.
     """
@@ -45,7 +45,7 @@ class Output:
             events.register("post_run_cell", _after_cell)
 
     def draw(self, html: str, *, send: bool = True) -> None:
-        """Show HTML, in which all texts are escaped, and the same content as plain text. Any thread may call this method."""
+        """Show HTML with escaped texts, and the same content as plain text. Any thread may call this method."""
         with self.lock:
             before, plain = self._bundle, unescape(_TAG.sub("", html.replace("</div>", "\n"))).strip()
             self._bundle = {"text/html": html, "text/plain": plain}

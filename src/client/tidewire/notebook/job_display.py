@@ -1,7 +1,7 @@
 """Display of jobs in the outputs of a Jupyter notebook.
 
-A job that is shown is followed over a separate event stream, so that the cell ends at once and the user's own loop over
-the job still receives all updates. An output is escaped HTML without scripts, and the same content as plain text.
+A display reads a separate event stream of the job. The cell therefore ends at once, and the user's own loop over the job still
+receives all updates. An output consists of escaped HTML without scripts, and of the same content as plain text.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from tidewire.protocol.messages import ENDED, Progress, Queue
 from tidewire.terminal_escapes import visible, visible_json
 
 MAX_OUTPUT_BYTES: Final = 65_536
-"""Maximum size of each of the two formats of an output, in bytes. Only the end of a longer text is shown."""
+"""Maximum size in bytes of an output as HTML, and as plain text. Only the end of a longer text is shown."""
 MAX_JSON_VALUES: Final = 2_000
 """Maximum number of JSON values in a value that is shown."""
 MAX_DISPLAYS: Final = 16
-"""Maximum number of jobs that are followed at a time. One more stops the display of the oldest."""
+"""Maximum number of displays that are updated at the same time. A new display above this limit stops the oldest one."""
 
-# An escaped character has at most 6 bytes, so that a text of this size leaves room for all other parts.
+# Maximum numbers of characters of a text. An escaped character has at most 6 bytes, so other parts of the output also fit.
 _TEXT, _CELL = 8_000, 100
 _VALUE: Final = ("items", "0", "value")
 _live: "list[JobDisplay]" = []
@@ -33,7 +33,7 @@ _live: "list[JobDisplay]" = []
 def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], object]) -> None:
     """Show a job in the output of the running cell, and follow it until it ends, without consuming its updates.
 
-    `owner` is the user's object, which keeps the client's event loop alive, and `start` calls a function on this loop.
+    `owner` is the user's job object, which keeps the client's event loop alive. `start` calls a function on this event loop.
     """
     if kernel_shell() is None:
         raise NotImplementedError  # IPython then shows the repr of the job.
@@ -50,7 +50,7 @@ def show_job(job: Any, owner: object, start: Callable[[Callable[[], None]], obje
 
 
 class JobDisplay(Output):
-    """The output of one job, drawn by the client's event loop and, at the job's end, by a cell that waited for it."""
+    """The output of one job. The client's event loop draws it. A cell that has waited for the job draws the final state."""
 
     def __init__(self, job: Any, owner: object) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class JobDisplay(Output):
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def stop(self, note: str) -> None:
-        """Draw the job for the last time, on any thread. Further calls have no effect."""
+        """Draw the job for the last time. Further calls have no effect. Any thread may call this method."""
         with self.lock:
             if self in _live:
                 _live.remove(self)
@@ -103,7 +103,7 @@ class JobDisplay(Output):
             self.stop(note)
 
     def redraw(self, note: str = "") -> None:
-        """Draw the state of the job, its progress, its value, its errors and a note, on any thread."""
+        """Draw the state of the job, its progress, its value, its errors and a note. Any thread may call this method."""
         view, message, bar = self._job.last_state or self._view, self._message, ""
         if view is None:
             self.draw(_bold(f"waiting for the server; {note}".rstrip("; ")))

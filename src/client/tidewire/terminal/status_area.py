@@ -1,8 +1,8 @@
-"""Lines of status below the text that a command writes to a terminal. The commands of the server use it, too.
+"""Status lines below the text that a command writes to a terminal. The commands of the client and of the server use them.
 
 The text is written once and never drawn again, so the user can scroll it, copy it, and resize the window. The cursor stays
-at the end of the text, and the status is drawn below it. Before anything else is written, everything from the cursor to the
-end of the screen is erased. This is exactly the status, wherever a terminal has moved the lines after a resize.
+at the end of the text, and the status is drawn below it. Before anything else is written, everything from the cursor to the end
+of the screen is erased. This erases exactly the status, even if a resize of the terminal has moved the lines.
 """
 
 import re
@@ -15,7 +15,7 @@ from rich.cells import get_character_cell_size
 from rich.console import Console, ConsoleDimensions, RenderableType
 
 INTERVAL: Final = 0.1
-"""Default of the time between two drawings of the status, in seconds."""
+"""Default time between two drawings of the status, in seconds."""
 
 _ERASE, _SAVE, _RESTORE = "\x1b[J", "\x1b7", "\x1b8"
 _DOWN: Final = "\x1bD"
@@ -54,7 +54,7 @@ class StatusArea:
         self._drawn: tuple[ConsoleDimensions, str] | None = None
         """Size of the terminal at the last drawing, and the output of this drawing."""
         self._cells = 0
-        """Number of cells between the last line break and the cursor, in as many lines of the terminal as they need."""
+        """Number of cells between the last line break and the cursor. A long text occupies several lines of the terminal."""
         self._broken = False
         """Whether the text has filled its line, so that the cursor is in the first column of the next line."""
 
@@ -77,7 +77,7 @@ class StatusArea:
         Args:
             text: Text without control characters, except line feeds, carriage returns, tabs, and escape sequences of colors
                 and links.
-            shown: The same text with the escape sequences of its colors. None: the text itself.
+            shown: The same text with escape sequences for its colors, or None if it has no colors.
         """
         if not text:
             return

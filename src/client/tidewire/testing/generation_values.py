@@ -46,7 +46,7 @@ def initial(names: Sequence[str]) -> dict[str, Any]:
 
 
 def row(names: Sequence[str], token: FakeToken, input_value: Any, ids: TokenIds) -> list[Any]:
-    """Return the row for one token, that is the list of the elements to append to the columns."""
+    """Return the elements that one token appends to the columns, in the order of `names`."""
     top = token.top[: input_value.get("top_logprobs") or 0] if isinstance(input_value, dict) else ()
     return [_SIMULATED[name](token, top, ids) for name in names]
 
@@ -61,4 +61,4 @@ _SIMULATED: Final[dict[str, Callable[[FakeToken, Sequence[tuple[str, float | Non
     "token_text": lambda token, _top, _ids: token.text,
     "top_text": lambda _token, top, _ids: [text for text, _ in top],
 }
-"""Columns that a script can simulate, with the function that returns the element of one token."""
+"""Columns that a script can simulate. Each function returns the element of one token."""
