@@ -112,7 +112,9 @@ class JobScheduler:
         queues = self._endpoint_queues.values()
         self._groups = list(dict.fromkeys(each.group for each in queues))
         self._turns = OrderedDict.fromkeys(each.group for each in queues if not each.endpoint.is_async)
-        """Groups that use worker threads. The last group in the dict is the one that most recently took a thread."""
+        """Groups that use worker threads, in the order in which they last took a thread. The next turn belongs to the first
+        group.
+        """
         self._tasks: set[asyncio.Task[None]] = set()
         self._restoring: list[asyncio.Task[None]] = []
         """Tasks that check the inputs of restored items of batched endpoints."""
@@ -215,7 +217,7 @@ class JobScheduler:
         self._start_task(self._start_waiting(self._endpoint_queues[endpoint].group))
 
     async def start_restored(self) -> None:
-        """Start as many waiting items as possible, including those of recovered jobs."""
+        """Start as many waiting items as possible, including items of recovered jobs."""
         self._resumed = True
         for endpoint_queue in self._endpoint_queues.values():
             if endpoint_queue.endpoint.batching is None or self._shared:
@@ -516,7 +518,7 @@ class JobScheduler:
     # ---- batches -----------------------------------------------------------------------------------------------
 
     async def _arrivals(self, batch: list[BatchItem]) -> list[QueuedItem]:
-        """Return those items of a batch that can run."""
+        """Return the items of a batch that can run."""
         arrivals = []
         for entry, slot, waited in batch:
             job = self._find(entry) or await self._open_job(entry)

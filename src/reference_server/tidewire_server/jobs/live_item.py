@@ -149,7 +149,7 @@ def new_items(
     Args:
         record: Record of the job.
         endpoint: Endpoint of the job.
-        inputs: See `Item.value`.
+        inputs: Validated input of each item, or None if the input was not read yet.
         columns: JSON Pointers of each item's columns.
         pending: Pending events of the job.
         report: Function that publishes the progress of an item.
@@ -197,7 +197,7 @@ def slot_of_attempt(slot: BatchSlot, record: JobRecord) -> BatchSlot:
     """Return the batch key and the cost of an item in the current attempt of its job.
 
     A job whose worker or server was lost twice no longer shares batches with other jobs. Otherwise an input that crashes the
-    worker in each attempt would also fail all other jobs of its batch, including those of other callers.
+    worker in each attempt would also fail all other jobs of its batch, including jobs of other callers.
     """
     return slot if record.attempt <= SHARED_ATTEMPTS else slot._replace(key=(slot.key, record.id))
 

@@ -73,7 +73,7 @@ class QueuePositions:
             job: Id of the job.
             items: Number of items of the job.
             size: Length of the queue, including the items of the new job.
-            describe: See `changes`.
+            describe: Function that returns the message about a job at a position.
         """
         message = self._published[job] = describe(job, max(1, size - items + 1))
         return message

@@ -51,7 +51,7 @@ class StoredInputs:
             endpoint: Endpoint of the job.
             items: Number of items of the job.
             read_body: Function that reads the body of the request that submitted the job from the store.
-            turn: Lock that the inputs of all jobs share, so that many items that start together do not block the event
+            turn: Lock that the inputs of all jobs share. With this lock, many items that start together do not block the event
                 loop.
         """
         self._job = job

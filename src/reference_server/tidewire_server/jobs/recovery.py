@@ -90,7 +90,7 @@ async def admit_again(
         interrupted: The interrupted job.
         endpoints: All endpoints by name.
         store: Store of the server, from which the inputs are read later.
-        turn: See `StoredInputs`.
+        turn: Lock that the inputs of all jobs share. See `StoredInputs`.
 
     Returns:
         A tuple of the request, and the reason why the job cannot run any more. The reason is None if the job can run.
@@ -164,7 +164,7 @@ async def recovery_plan_of(
 async def _initial_values(interrupted: Interrupted, admitted: AdmittedJob) -> list[JsonValue]:
     """Return the value that each item had before its first attempt.
 
-    If the beginning of the log was trimmed, the values are those of an endpoint without the option `initial`.
+    If the beginning of the log was trimmed, return the values that an endpoint without the option `initial` would have.
     """
     if admitted.values:
         return [admitted.endpoint.initial(value) for value in admitted.values]

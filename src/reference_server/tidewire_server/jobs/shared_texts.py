@@ -95,7 +95,7 @@ class SharedTexts:
             principal: Principal of the job.
             job: Id of the job.
             at: State of the job after one event.
-            changes: Members whose values replace those in the state. The new values must depend only on the job.
+            changes: Members that replace members of the state. Their values must depend only on the job.
 
         Raises:
             ProblemError: The texts would exceed the limit.

@@ -16,10 +16,9 @@ can continue the jobs. This process returns waiting jobs to the queue, and relea
   shared  | runs elsewhere, or waits                  | returns it to the queue       | stay open until the server ends
 
 Afterwards the server waits up to `LAST_SECONDS` until the streams have accepted their last event. If the log is in memory,
-the server also waits for expected readers: a client that has submitted a job a moment ago, or whose stream ended a moment
-ago, may request the stream of the job within its first retry delay, because a broken network can have lost `done` (see
-`ExpectedReaders`). No reader waits for an answer longer than
-`shutdown_timeout` plus `LAST_SECONDS`.
+the server also waits for clients that have just submitted a job, or whose stream has just ended (`ExpectedReaders`). Such a
+client may request the stream within its first retry delay, because a broken network can have lost `done`. No reader waits for
+an answer longer than `shutdown_timeout` plus `LAST_SECONDS`.
 """
 
 import asyncio

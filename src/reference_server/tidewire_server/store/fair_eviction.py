@@ -71,7 +71,7 @@ class FairEviction(Generic[E]):
     def evict(self) -> tuple[str, E]:
         """Remove the next entry that the store must delete. Return its principal and the entry.
 
-        If several principals have the largest total size, the one that reached it first loses its oldest entry.
+        If several principals have the largest total size, the principal that reached this size first loses its oldest entry.
 
         Raises:
             LookupError: There is no entry.

@@ -85,7 +85,7 @@ class Jobs(Protocol):
 
         Concurrent calls cannot exceed the limits together, with one exception: the queue may exceed its limit if several
         processes commit jobs of different principals at the same moment. Preventing this would need a lock for each endpoint,
-        and commits would wait for each other. If several errors apply, the one that is listed first below is raised. If the
+        and commits would wait for each other. If several errors apply, the first error in the list below is raised. If the
         caller is cancelled, the job may still be added.
 
         Args:

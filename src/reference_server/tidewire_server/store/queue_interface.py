@@ -45,14 +45,14 @@ class Queue(Protocol):
         ...
 
     async def put(self, entries: Sequence[QueueEntry], slots: Sequence[BatchSlot] | None = None) -> None:
-        """Add items of one job to the queue. Each item waits behind the earlier items of the same principal. An item that is already
-        in the queue keeps its position, and an item that was taken before keeps its turn. If several processes share the store,
-        do nothing unless this process owns the job.
+        """Add items of one job to the queue. Each item waits behind the earlier items of the same principal. An item that is
+        already in the queue keeps its position. An item that was taken before gets its earlier place again. If several
+        processes share the store, do nothing unless this process owns the job.
 
         Args:
             entries: Items of one job.
-            slots: Batch key and cost of each item of a batched endpoint, or None if they are not known yet. In this case, a
-                later call with the same items adds them. A store that several processes share uses `NewJob.slots` instead.
+            slots: Batch key and cost of each item of a batched endpoint, or None if they are not known yet. A later call with
+                the same items then adds them. A store that several processes share uses `NewJob.slots` instead.
         """
         ...
 

@@ -178,9 +178,9 @@ class JobSubmitter:
         """Commit a job with validated inputs, together with its items in the queue.
 
         Raises:
-            KeyUsedError: See `Jobs.add`.
-            TooManyJobsError: See `Jobs.add`.
-            QueueFullError: See `Jobs.add`.
+            KeyUsedError: Another job has the idempotency key.
+            TooManyJobsError: The principal has too many unfinished jobs.
+            QueueFullError: The queue has no room for the items.
         """
         endpoint, submission = admitted.endpoint, admitted.submission
         prepared = prepare_job(

@@ -239,8 +239,7 @@ class JobOwnership:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     async def cancel_elsewhere(self, record: JobRecord, items: list[int] | None) -> bool:
-        """Cancel items of a job that this process does not run. The arguments and the result are those of
-        `JobService.cancel`.
+        """Cancel items of a job that this process does not run. See `JobService.cancel` for the arguments and the result.
 
         Raises:
             StoreError: The cancellation cannot be stored. Nothing was cancelled.

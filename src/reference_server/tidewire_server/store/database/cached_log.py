@@ -40,7 +40,7 @@ def record_of(row: tuple[Any, ...]) -> JobRecord:
 
 
 def record_columns(record: JobRecord) -> dict[str, Any]:
-    """Return those values of a job record that can change while the job runs, by their SQL columns."""
+    """Return the values of a job record that can change while the job runs, by SQL column."""
     usage = orjson.dumps(record.usage)
     return {
         "attempt": record.attempt,
@@ -51,7 +51,7 @@ def record_columns(record: JobRecord) -> dict[str, Any]:
 
 
 def new_columns(record: JobRecord) -> dict[str, Any]:
-    """Return the values of the record of a new job, by their SQL columns."""
+    """Return the record values of a new job by SQL column."""
     fixed = ("id", "principal", "endpoint", "batch", "created_at", "traceparent")
     return {name: getattr(record, name) for name in fixed} | record_columns(record)
 

@@ -131,7 +131,7 @@ class MemoryQueue:
             if entry not in queue:
                 later = [*takewhile(partial(_is_older, entry), reversed(queue))]
                 queue[entry] = None
-                # An item that was taken before keeps its turn among those of its principal.
+                # An item that returns to the queue gets its earlier place among the items of its principal.
                 for other in reversed(later):
                     queue.move_to_end(other)
                 self._sizes[entry.endpoint] += 1
@@ -160,7 +160,7 @@ class MemoryQueue:
         """Reserve places in the queue for the items of a new job, so that concurrent commits cannot exceed its limit.
 
         Raises:
-            QueueFullError: See `check_limits`.
+            QueueFullError: The queue has no room for the items.
         """
         self.check_limits(new)
         self._count_reserved(new, len(new.entries))

@@ -101,7 +101,7 @@ async def append_block(
 
     Raises:
         HeadMovedError: Another writer has appended events, or the job was deleted.
-        StoreError: See `DatabaseThread.do`.
+        StoreError: The database failed, or did not return in time.
     """
     content = append.content
 

@@ -23,7 +23,7 @@ An outage does not fail a task at once. The table shows what happens to a task:
   runs for `WAIT_LIMIT` without an answer               | the thread closes the connection; see the previous row
 
 After a transaction without an answer, the time limit of the thread's next transaction doubles, so that a slow database can
-finish a large transaction. A task can run twice, also after its transaction was committed, because the answer to a COMMIT may
+finish a large transaction. A task can run twice, even after its transaction was committed, because the answer to a COMMIT may
 be lost. No time-out ends a task while it runs. The caller would otherwise repeat it, and the result would then arrive twice.
 """
 
@@ -155,7 +155,7 @@ class DatabaseThread:
             database: The database.
             name: Name of the thread.
             together: Whether the tasks that wait run in one transaction.
-            durable: See `Database.connect`.
+            durable: Whether a commit waits until it is as durable as the database promises.
             outages: Log of the outages. All threads of a store share it.
         """
         self._database = database
@@ -367,8 +367,8 @@ class DatabaseThread:
             self._tasks.deliver([task for task in running if task.ended])
 
     def _drop(self, tasks: list[Task], error: StoreError, *, overdue: bool = True) -> list[Task]:
-        """Fail the tasks that have waited for too long, if `overdue` is true, and those that must not be repeated after an
-        outage. Return the others.
+        """Fail the tasks that must not be repeated after an outage. If `overdue` is true, also fail tasks that have waited for
+        too long. Return the other tasks.
         """
         self.last_error, now = error, time.monotonic()
         dropped = [

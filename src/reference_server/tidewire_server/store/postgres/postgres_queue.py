@@ -431,7 +431,7 @@ class PostgresQueue:
                 self._wake(endpoint)
 
     def poll(self) -> None:
-        """Count the waiting items soon, and find those whose notification was lost."""
+        """Count the waiting items soon, and find items whose notification was lost."""
         self._work.request()
 
     def _count(self, endpoint: str, change: int) -> None:

@@ -149,8 +149,8 @@ def expire(retention: Retention, now: float) -> Command:
 
 
 def expired(found: list[Rows], now: float) -> tuple[list[str], list[str], float | None]:
-    """Return what the command `expire` has found: the jobs whose events were deleted, the jobs that the caller must delete, and the
-    time at which the next entry expires, or None if there is none.
+    """Return the results of the command `expire`: the jobs whose events were deleted, the jobs to delete, and the time at which
+    the next entry expires. The time is None if no entry remains.
     """
     choices = [[job for (job,) in rows] for rows in found[:4]]
     logs, *jobs = choices

@@ -1,8 +1,8 @@
 """Schema of the database, its migrations, and the row that contains its version.
 
-The tables are in the schema `tidewire`. When a server starts, it creates or migrates the schema in one transaction that
-holds an advisory lock, so that servers that start together do not run the same script. Scripts only add tables, columns and
-indexes, so that an older server that still runs can use the migrated schema.
+The tables are in the schema `tidewire`. When a server starts, it creates or migrates the schema in one transaction. The
+transaction holds an advisory lock, so servers that start together do not run the same script. Scripts only add tables, columns
+and indexes, so that an older server that still runs can use the migrated schema.
 """
 
 import logging

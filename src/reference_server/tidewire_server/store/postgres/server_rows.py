@@ -1,12 +1,13 @@
 """Lease of this server, a row of the database that shows other servers whether this server is alive.
 
-A server renews its lease each second, by the database's clock. Each renewal is a *beat*. When the lease has expired, other
-servers adopt its jobs. After an outage of the database, all leases have expired. Therefore a server adopts jobs only after its
-own beats have succeeded for a whole lease, by which time every server that is alive has renewed its own. A pause of half a
-lease between two beats counts as an outage: otherwise the first server to beat after a short outage would adopt the jobs of a
-server whose beat is still in progress. The pause is measured by the database's clock, because a busy event loop may have
-received the response to the earlier beat late. The database compares the time of the last beat when it adopts, because the
-statement itself may have waited for the end of an outage.
+A server renews its lease each second. Each renewal is a *beat*. When the lease has expired, other servers adopt its jobs. After
+an outage of the database, the leases of live servers have expired, too. A server therefore adopts jobs by these rules:
+
+- Its own beats must have succeeded for a whole lease. By then, every live server has renewed its lease.
+- A pause of half a lease between two beats counts as an outage. Otherwise the first server to beat after a short outage would
+  adopt the jobs of a server whose beat is still in progress.
+- Times are compared by the database's clock, because a busy event loop may receive the response to a beat late.
+- The adopting statement itself compares the time of the last beat, because it may have waited for the end of an outage.
 """
 
 import asyncio
