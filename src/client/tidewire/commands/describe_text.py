@@ -169,8 +169,8 @@ def _number(value: int | None) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, show_all: bool) -> Table:
-    """Return a table whose last column takes the remaining width. With `show_all`, texts are wrapped. Otherwise each
-    row is one line, and all texts except those in the first column are shortened to fit.
+    """Return a table whose last column takes the remaining width. With `show_all`, texts are wrapped. Otherwise each row is one
+    line. All columns except the first are shortened to fit.
     """
     if len(columns) > 1 and not any(row[-1] for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]

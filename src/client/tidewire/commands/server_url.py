@@ -29,8 +29,8 @@ class CommandWithUrl(typer.core.TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            # Any string is a valid argument, so this error means that an argument is missing. If the user omitted the URL, each
-            # argument has taken the place of the one before it, so the error names the last argument.
+            # Any string is a valid argument, so this error means that an argument is missing. If the user omitted the URL, the
+            # first argument was parsed as the URL, and the error names the last argument.
             argument = error.param is not None and error.param.param_type_name == "argument"
             if argument and url is None and not begins_with_url:
                 error.message = f"Pass the URL of a server, or set the environment variable {URL_VARIABLE}."

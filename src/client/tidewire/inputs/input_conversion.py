@@ -20,7 +20,7 @@ from tidewire.protocol.strict_json import JsonValue
 
 
 def convert_input(value: Any, pointer: str) -> JsonValue:
-    """Convert a value to plain JSON. The arguments and errors are those of `submit_members.jsonable`.
+    """Convert a value to plain JSON. See `submit_members.jsonable` for the arguments.
 
     Sets, complex numbers and dicts with tuples as keys are converted only in a field of a model or dataclass. The annotation of
     the field must contain such a type, for example `set[int]`, or a serializer. Anywhere else they raise a TypeError.
@@ -56,8 +56,8 @@ def _plain(value: Any, path: str = "") -> Any:
 
 
 def _converted(rows: TypeAdapter[list[Any]], value: Any) -> Any:
-    """Convert a value that `_checked` has accepted. Errors of the conversion, such as those of pandas' `NaT`, are
-    raised as ValueError, because a TypeError means that `_checked` refuses the value.
+    """Convert a value that `_checked` has accepted. An error of the conversion, for example for pandas' `NaT`, is raised as
+    ValueError, because TypeError means that `_checked` refuses the value.
     """
     try:
         return converted(rows, value)
@@ -302,6 +302,6 @@ def _unserialized_fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _fields_of(value: Any) -> dict[str, FieldInfo]:
-    """Return pydantic's descriptions of the fields of a model, or of a dataclass of pydantic."""
+    """Return pydantic's descriptions of the fields of a model or a pydantic dataclass."""
     fields: dict[str, FieldInfo] = getattr(type(value), "__pydantic_fields__", {})
     return fields

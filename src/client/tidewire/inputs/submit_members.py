@@ -115,8 +115,8 @@ contain themselves."""
 
 
 def _copied(value: Any, depth_left: int) -> Any:
-    """Return a copy of a value that consists of dicts with string keys, lists and scalars. Return `_OTHER` for any other
-    value, including those of subclasses of these types.
+    """Return a copy of a value that consists of dicts with string keys, lists and scalars. Return `_OTHER` for any other value,
+    and for instances of subclasses.
     """
     kind = type(value)
     if kind in _SCALARS:

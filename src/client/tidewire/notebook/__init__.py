@@ -1,1 +1,1 @@
-"""Display of jobs, and of the progress of a `map`, in the outputs of a Jupyter notebook."""
+"""Display of jobs and of `map` progress in a Jupyter notebook."""

@@ -6,8 +6,8 @@
             assert "".join(client.submit("generate", prompt="…").iter_text()) == "Hello"
         assert (server.cuts, server.resumes) == (1, 1)
 
-The fake server implements the real protocol. It creates its states, diffs, checks and digests with `tidewire.protocol`, so
-that the client handles them like those of a real server. Inside the `with` block, every client in this process that uses the
+The fake server implements the real protocol. It creates its states, diffs, checks and digests with `tidewire.protocol`, so that
+the client handles them as if a real server had sent them. Inside the `with` block, every client in this process that uses the
 server's `url` is connected to the fake server, including clients that the program under test creates.
 
 To get the pytest fixture `tidewire_server`, add `pytest_plugins = ["tidewire.testing.pytest_plugin"]` to a conftest.
