@@ -522,5 +522,5 @@ class AsyncClient:
 
 
 def starter_of(client: AsyncClient) -> JobStarter:
-    """Return the `JobStarter` of a client. The blocking client calls its methods directly."""
+    """Return the `JobStarter` of a client. The blocking client calls the methods of this object directly."""
     return client._starter

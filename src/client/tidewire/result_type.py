@@ -1,4 +1,4 @@
-"""Validation of values with the type that the caller passes as `returns`."""
+"""Converts values of jobs to the type that the caller passes as `returns`."""
 
 import json
 from typing import TYPE_CHECKING, Any, Generic, Union

@@ -38,7 +38,7 @@ class Requirement(NamedTuple):
         return self.level in {"MUST", "MUST NOT", "SHALL", "SHALL NOT", "REQUIRED"}
 
     def is_in(self, profile: str) -> bool:
-        """Whether the requirement belongs to a profile, or to a profile that is a part of it."""
+        """Whether a server of this profile must satisfy the requirement. A profile includes the requirements of its parts."""
         return self.profile in PROFILE_PARTS.get(profile, (profile,))
 
 

@@ -94,7 +94,7 @@ class Set(_Described):
 
 
 class Row(_Described):
-    """Append a string to each column that is a text, and one element to each column that is an array."""
+    """Append to all columns of the endpoint at once: a string to each text, and one element to each array."""
 
     row: list[Value] = Field(max_length=MAX_COLUMNS)
 

@@ -179,9 +179,9 @@ class Settings(BaseModel):
 
     max_unsent_bytes: Count = Field(
         512 * MIB,
-        description="Maximum total size in bytes of large responses that clients have not read completely: states, events and "
-        "lists of jobs. Data that several clients read counts once. Above the limit, requests get 503, and streams end with "
-        "`goaway`.",
+        description="Maximum total size of the states, events and lists of jobs that clients have not read completely, in bytes. "
+        "Data that several clients read counts once. Above this limit, the server refuses requests for such data with 503, and "
+        "ends streams with `goaway`.",
     )
 
     # ---- retention ---------------------------------------------------------------------------------------------

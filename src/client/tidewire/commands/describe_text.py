@@ -198,5 +198,5 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _array(value: Any) -> list[Any]:
-    """Return a part of a schema that should be an array. A server's schema may be malformed."""
+    """Return a part of a schema that should be an array, or an empty list if the server's schema is malformed."""
     return value if isinstance(value, list) else []

@@ -61,4 +61,5 @@ _SIMULATED: Final[dict[str, Callable[[FakeToken, Sequence[tuple[str, float | Non
     "token_text": lambda token, _top, _ids: token.text,
     "top_text": lambda _token, top, _ids: [text for text, _ in top],
 }
-"""Columns that a script can simulate. Each function returns the element of one token."""
+"""Columns of the value of `generate` that the fake server can simulate. Each function returns what one token adds to the
+column."""

@@ -49,10 +49,10 @@ def contents(blocks: Sequence[Block]) -> list[tuple[str | None, str, object]]:
 
 
 def differing(history: RecordedExchange, other: RecordedExchange) -> list[str]:
-    """Return the ids at which two streams of a job lead to different states.
+    """Compare the states of a job in two streams, and return the ids of the events after which the states differ.
 
-    The streams may encode the same change in different ways. If `history` comes from a trimmed log, the state at the
-    cursor of `other` may be unknown. The events of `other` up to its next snapshot are then not compared.
+    The streams may encode the same change in different ways. If the log was trimmed, `history` may lack the state at which
+    `other` begins. The events of `other` before its first snapshot are then not compared.
     """
     known = {step.block.id: step.after for step in Histories([history]).steps}
     trimmed = is_trimmed(history)

@@ -41,7 +41,7 @@ FINAL_REASONS: Final = frozenset({"auth_expired", "slow_consumer"})
 the second one is the result of a test with a slow reader.
 """
 MAX_RESUME_SECONDS: Final = 1.0
-"""Longest `retry_ms` of a `goaway`, in seconds, that the client waits before it resumes a stream."""
+"""Longest time in seconds that the client waits before it resumes a stream, even if a `goaway` contains a longer time."""
 MAX_EMPTY_RESPONSES: Final = 100
 """Maximum number of consecutive responses with no other events than `hello` and `goaway` after which the client resumes a
 stream. A server that ends every response at once would otherwise use up the time of the run.

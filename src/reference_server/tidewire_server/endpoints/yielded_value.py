@@ -19,7 +19,7 @@ class YieldedValue:
     __slots__ = ("_converts", "_current", "_place", "_shadow", "_to_json")
 
     def __init__(self, place: str, current: Callable[[], JsonValue], to_json: Callable[[Any], Any]) -> None:
-        """Create the object before the first yield.
+        """Create the object for one item, before the function yields its first value.
 
         Args:
             place: Path of the value in the state.

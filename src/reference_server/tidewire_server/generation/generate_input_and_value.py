@@ -254,7 +254,7 @@ class ContinuedGenerate(Generate):
 
     @staticmethod
     def logs_ids() -> bool:
-        """Return whether values have the column `token_ids`. `served_input` replaces this method."""
+        """Return whether the value of each request contains the ids of its tokens. The class of an endpoint overrides this."""
         return True
 
     @property

@@ -193,7 +193,8 @@ class EventStream:
         self._token_seconds_left = token_seconds_left
         self._wake = asyncio.Event()
         self._sends_directly = False
-        """Whether `_on_log_change` may send a block, because the stream's task is waiting and has sent all earlier events."""
+        """Whether `_on_log_change` may send a block. This is allowed while the stream's task waits and has sent all earlier
+        events."""
         self._goaway_reason: _GoawayReason | None = None
         """Reason why the server is about to end the stream."""
         self._even_if_ended = False

@@ -99,7 +99,7 @@ class OpenEvent:
             self.size += len(piece)
 
     def counts(self, path: str) -> bool:
-        """Whether the schedule of text checks has already counted this event for the text at a path."""
+        """Whether this event was already counted as a change of the text at a path. A text needs a check after some changes."""
         return path in self.appends or path in self.texts
 
     def add_row_of(self, texts: Iterable[str]) -> list[str]:

@@ -269,8 +269,16 @@ class JobService:
         reason: str | None,
         retries: AppendRetries | None,
     ) -> Job | None:
-        """Continue the log of an interrupted job as `recovery` describes, and return the same as `_open`. See
-        `recovery_plan_of` for `reason`. With `retries`, repeat a write that the store refuses.
+        """Continue the log of an interrupted job by the rules of the module `recovery`.
+
+        Args:
+            interrupted: The job.
+            admitted: The endpoint and the inputs of the job.
+            reason: See `recovery_plan_of`.
+            retries: If set, a write that the store refuses is repeated.
+
+        Returns:
+            See `_open`.
         """
         record, log = interrupted.record, interrupted.log
         plan = await recovery_plan_of(interrupted, admitted, self.settings, self.store, reason)

@@ -56,8 +56,8 @@ class OpenStream(Protocol):
 
         Args:
             spread: Number of seconds over which the reconnects of all readers are spread.
-            even_if_ended: Whether to send `goaway` even if the job has ended, because the reader has not accepted the
-                events up to `done` in time.
+            even_if_ended: Whether to send `goaway` even if the job has ended. The server does so if the reader has not accepted
+                the last events in time.
         """
         ...
 

@@ -54,7 +54,7 @@ class CompletionWriter:
         return {**self._common, "object": self.object, "choices": choices, "usage": usage}
 
     def begin(self) -> bytes:
-        """Return the chunks before the first text."""
+        """Return the chunks with which a stream begins, before any generated text."""
         return b""
 
     def change(self, change: TextChange) -> bytes:

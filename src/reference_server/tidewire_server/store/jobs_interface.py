@@ -151,13 +151,15 @@ class Jobs(Protocol):
 
     async def adopt(self, known: Collection[str]) -> Sequence[str]:
         """Become the owner of the unfinished jobs of stopped processes, and of waiting jobs with items that have to end now.
-        Return the ids of these jobs, oldest first, including jobs from earlier calls that were not reopened yet.
 
-        The caller must `reopen` each job. Until `release`, no item of these jobs can be taken.
+        The caller must call `reopen` for each job. No process can take an item of these jobs until the caller calls `release`.
 
         Args:
-            known: Endpoints whose jobs this process can continue, even if it takes none of their items. The result contains
-                jobs of other endpoints only if the job has to end, or waits without readers.
+            known: Endpoints of this process. A job of another endpoint is adopted only if the job has to end, or waits
+                without readers.
+
+        Returns:
+            Ids of these jobs, oldest first. Jobs from earlier calls for which `reopen` was not called are included.
         """
         ...
 

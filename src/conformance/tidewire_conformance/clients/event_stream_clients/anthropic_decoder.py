@@ -1,4 +1,4 @@
-"""Adapter for `SSEDecoder`, the decoder in the client of anthropic. httpx2 requests the stream."""
+"""Adapter for the class `SSEDecoder` of the package anthropic. The adapter requests the stream with httpx2."""
 
 from typing import Any
 

@@ -100,7 +100,7 @@ class MemoryQueue:
                 batch_queue.remove([entry])
 
     def end_call(self, endpoint: str) -> None:
-        """Do nothing, because only this process runs calls."""
+        """Do nothing. Only several processes with one store have to count the calls of endpoint functions in the store."""
 
     async def refused(self, endpoint: str) -> Collection[str]:
         """Return nothing, because no other process could have accepted an input."""

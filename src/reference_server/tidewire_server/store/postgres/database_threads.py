@@ -175,7 +175,7 @@ class DatabaseThread:
         the original may belong to another file by then.
         """
         self._stuck_at = float("inf")
-        """Time at which the transaction in progress has taken too long."""
+        """Deadline of the transaction in progress. After this time, the event loop interrupts the connection."""
         self._patience = 1.0
         """Factor by which the time limit of a transaction exceeds `WAIT_LIMIT`."""
         self._interrupted = False
@@ -396,7 +396,7 @@ def _outage_error(text: str) -> StoreError:
 
 
 class Threads(NamedTuple):
-    """All threads of a store."""
+    """The threads of `PostgresStore`. The table in the docstring of the module shows what each of them runs."""
 
     appends: DatabaseThread
     large_appends: DatabaseThread

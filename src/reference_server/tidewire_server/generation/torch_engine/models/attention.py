@@ -167,7 +167,7 @@ class _Decode:
 
     Args:
         cache: Keys and values of all slots.
-        ends: Position of the token of each of the first slots, [B].
+        ends: Positions of the tokens in the slots 0 to B - 1, [B].
         length: Number of positions to read in each slot.
         lowest: Lower bound of `ends`.
     """

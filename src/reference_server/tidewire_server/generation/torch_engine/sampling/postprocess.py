@@ -80,7 +80,7 @@ class SampledTokens:
 
 
 class PromptScores:
-    """Log-probabilities of a part of a prompt, on the device. They are always raw.
+    """Log-probabilities of a part of a prompt, on the device, before temperature and filters.
 
     Args:
         logits: Logits, [T, V], float32. The first row was computed at position `start`, and scores the prompt token at

@@ -79,7 +79,8 @@ class Grammars:
         vocabulary: The bytes of each token.
         size: Number of logits at each position.
         end_ids: Ids of the tokens that end a text. There must be at least one.
-        tokenizer: Tokenizer of the model. It tokenizes the text where the schema allows only one text.
+        tokenizer: Tokenizer of the model. At some positions, the schema allows only one text, which the tokenizer then splits
+            into tokens.
         limits: Limits on the schemas.
     """
 
