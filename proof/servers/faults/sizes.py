@@ -108,4 +108,4 @@ def state_sizes_in_characters(hooks):
     from tidewire_server.job_log import limited_state
 
     dumps = limited_state.orjson.dumps
-    limited_state.orjson = SimpleNamespace(dumps=lambda value: dumps(value).decode())
+    limited_state.orjson = SimpleNamespace(dumps=lambda value, **options: dumps(value, **options).decode())
