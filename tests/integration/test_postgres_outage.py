@@ -226,15 +226,15 @@ def test_an_append_whose_answer_was_lost_is_repeated_and_compared(
     postgres_of_the_run: Any, database_url: str
 ) -> None:
     def plan(number: int) -> Cut | None:
-        return Cut(mark=b"COMMIT", occurrence=3, how="rst") if number < 60 else None
+        return Cut(mark=b"INSERT 0", occurrence=3, how="rst") if number < 60 else None
 
     async def body() -> None:
         with FaultProxy(("127.0.0.1", postgres_of_the_run.port), plan) as faulty:
             place = f"127.0.0.1:{faulty.address[1]}/{name_of(database_url)}"
-            url = f"postgresql://postgres@{place}?sslmode=disable"  # the proxy looks for COMMIT
+            url = f"postgresql://postgres@{place}?sslmode=disable"  # the proxy reads the results
             async with opened(url) as store:
                 writers = [await Writer(f"job-{each}").add(store) for each in range(3)]
-                for _ in range(10):
+                for _ in range(20):
                     await asyncio.gather(*(writer.write("x") for writer in writers))
                 for writer in writers:
                     assert await everything(writer.log, Cursor(1, 0)) == b"".join(writer.frames)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -444,6 +445,39 @@ def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
             assert set().union(*by_store) == jobs
 
     serving(open_stores, 4, body)
+
+
+def test_a_take_whose_thread_is_delayed_blocks_no_other_server(
+    open_stores: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    sent, resume, send = threading.Event(), threading.Event(), psycopg.Connection.execute
+
+    async def body(first: Any, second: Any) -> None:
+        delayed = first._threads.control._thread
+
+        def execute(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+            found = send(self, query, *arguments, **options)
+            # A function that keeps the interpreter lock delays the thread here.
+            if threading.current_thread() is delayed and "FOR UPDATE OF t" in query and not sent.is_set():
+                sent.set()
+                resume.wait(20)
+            return found
+
+        for name in ("a", "b"):
+            await Writer(name).submit(first, items=1)
+        monkeypatch.setattr(psycopg.Connection, "execute", execute)
+        taken = asyncio.create_task(first.queue.take("e"))
+        try:
+            assert await asyncio.to_thread(sent.wait, 10)
+            async with asyncio.timeout(3):
+                others = await second.queue.take("e")
+        finally:
+            resume.set()
+        assert [entry.job for entry in [*await taken, *others]] == ["a", "b"]
+
+    serving(open_stores, 2, body)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------

@@ -753,6 +753,31 @@ def test_max_retained_bytes_counts_over_all_servers(database_url: str) -> None:
     run(body())
 
 
+def test_a_sweep_does_not_wait_for_a_job_that_another_server_deletes(servers: Any, database_url: str) -> None:
+    """Two servers that waited for each other's jobs deadlocked, and their submits waited for a second."""
+    import psycopg
+
+    async def body() -> None:
+        clock = Clock()
+        async with servers() as (first, _), await psycopg.AsyncConnection.connect(database_url) as other:
+            first.jobs._clock = clock
+            for name in "ab":
+                await (await Writer(name).add(first)).end(clock)
+
+            async def measured() -> list[str]:
+                await first.jobs.expire(clock.now)
+                rows = await first._threads.reads.run("SELECT id FROM job WHERE kept_bytes > 0 ORDER BY id")
+                return [job for (job,) in rows]
+
+            await other.execute("SELECT FROM tidewire.job WHERE id = 'a' FOR UPDATE")
+            async with asyncio.timeout(3):
+                assert await measured() == ["b"]
+            await other.rollback()
+            assert await measured() == ["a", "b"]
+
+    run(body())
+
+
 def test_progress_travels_to_the_readers_of_other_servers(
     servers: Any, postgres_of_the_run: Any, database_url: str
 ) -> None:

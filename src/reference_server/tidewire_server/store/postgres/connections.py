@@ -200,13 +200,19 @@ def run_commands(connection: Connection, tasks: list[Task]) -> None:
     groups = [[*merged.values()]] if merged else []
     groups += [[task] for task in tasks if merged.get(task.work.order) is not task]
     locks = sorted({name for task in tasks for name in task.work.locks})
+    commands = [[task.work for task in group] for group in groups]
     try:
-        with connection.pipeline():
-            connection.execute("BEGIN")
-            for name in locks:
-                connection.execute(_LOCK, {"name": name})
-            cursors = [_send(connection, [task.work for task in group]) for group in groups]
-            connection.execute("COMMIT")
+        if not locks and len(commands) == len(commands[0][0].sql) == 1:
+            # Without BEGIN, the database commits the statement itself. A thread that waits for the interpreter lock before it
+            # sends COMMIT would keep the locks of the statement.
+            cursors = [_send(connection, commands[0])]
+        else:
+            with connection.pipeline():
+                connection.execute("BEGIN")
+                for name in locks:
+                    connection.execute(_LOCK, {"name": name})
+                cursors = [_send(connection, each) for each in commands]
+                connection.execute("COMMIT")
     except BaseException:
         if not connection.closed and connection.info.transaction_status:
             connection.rollback()

@@ -47,12 +47,16 @@ _EXPIRE_LOGS: Final = f"""
         kept_bytes = NULL
     FROM due d WHERE j.number = d.number RETURNING j.id
 """  # noqa: S608
-# Measure here, and not in the append that ends a job, because the appends of other jobs would wait.
+# Measure here, and not in the append that ends a job, because the appends of other jobs would wait. Do not wait for a job that
+# another server deletes: the two servers could deadlock.
 _MEASURE: Final = f"""
+    WITH due AS MATERIALIZED (
+        SELECT number FROM job WHERE ended_at IS NOT NULL AND kept_bytes IS NULL AND {_LOCKED}
+        ORDER BY number FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE job j SET kept_bytes = (SELECT coalesce(sum(octet_length(frames)), 0) FROM block WHERE job = j.number)
         + (SELECT coalesce(sum(octet_length(state)), 0) FROM state WHERE job = j.number)
         + (SELECT coalesce(sum(octet_length(content)), 0) FROM piece WHERE job = j.number)
-    WHERE ended_at IS NOT NULL AND kept_bytes IS NULL AND {_LOCKED}
+    FROM due d WHERE j.number = d.number
 """  # noqa: S608
 _EXPIRED_JOBS: Final = f"""
     SELECT id FROM job WHERE expires_at <= %(now)s AND {_LOCKED} ORDER BY expires_at, number LIMIT %(limit)s
