@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from proof.servers.judge_server import CALLER, plan
 from proof.servers.server_process import ALICE, SETTINGS, running_server
 from tidewire_conformance import cli, parse_option_values, registry, session
+from tidewire_conformance.checks import durable
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
@@ -443,6 +445,25 @@ def test_the_run_stops_when_the_server_stops_answering():
     )
     report = grade(found)
     assert report.exit_code == 4, "nothing was judged"
+
+
+def test_the_wait_for_a_restarted_server_is_limited(url, monkeypatch):
+    """After the restart, the server accepts connections but answers none of them, so that each request takes its whole timeout."""
+    monkeypatch.setattr(durable, "RESTART_SECONDS", 5)
+
+    async def restarts(session):
+        session.expect("TW-DSC-001", True, "yes")
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            own = replace(session, wire=session.wire.as_caller(base_url=f"http://127.0.0.1:{port}"))
+            await durable._restart(own, "true")
+
+    found, _ = verdicts(url, check_of(restarts), patience=0.1)
+    (verdict,) = found.verdicts
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "did not answer any request after the restart" in verdict.note
+    requests = [each for each in found.record if each.check == "own.check"]
+    assert len(requests) <= 2, "one request takes as long as the check may wait"
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,9 @@ async def _restart(s: Session, command: str) -> float:
     """Restart the server, and wait until it responds. Return a time, in seconds, for which the server was certainly down."""
     restart = asyncio.create_task(_run_command(s, command))
     failed: list[float] = []
+    deadline = s.wire.now() + 2 * RESTART_SECONDS * s.wire.patience
     try:
-        for _ in range(int(2 * RESTART_SECONDS * s.wire.patience / 0.2)):
+        while s.wire.now() < deadline:
             if ended := restart.done():
                 await restart  # raises an exception if the command failed
             try:
