@@ -499,6 +499,10 @@ def test_files_may_begin_with_a_byte_order_mark(url, tmp_path):
     ] == [1, 2]
     (input_file := tmp_path / "input.json").write_text('\ufeff{"x": 3}')
     assert json.loads(run("call", url, "point", "--input", f"@{input_file}").stdout)["x"] == 3
+    piped = run("call", url, "point", "--input", "-", stdin=input_file.read_text())
+    assert json.loads(piped.stdout)["x"] == 3
+    (member_file := tmp_path / "x.txt").write_text("\ufeff4")
+    assert json.loads(run("call", url, "point", f"x=@{member_file}").stdout)["x"] == 4
 
 
 INVALID_LINES = [

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import itertools
 import math
+import re
 import threading
 
 import anyio
@@ -30,7 +31,7 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire import AsyncClient, RetryPolicy
+from tidewire import AsyncClient, Hooks, RetryPolicy
 from tidewire.errors import (
     AuthenticationError,
     ConcurrentReadError,
@@ -162,6 +163,22 @@ async def test_an_unfinished_chunk_is_resumed_from_the_cursor():
     chunk = f"{len(body):x}\r\n".encode() + body + b"\r\n"
     _, cursors, _ = await follow(by_turn([head + chunk + b"ff\r\nid:1-4", CLOSE], [REST, CLOSE]))
     assert cursors == [None, "1-3"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [(b"xx\r\n", "illegal chunk header: .*xx"), (b"0\r\n?\r\n\r\n", r"illegal header line: .*\?")],
+)
+async def test_an_error_after_valid_chunks_is_named(rest, reason):
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = OPENING + FIRST
+    chunk = f"{len(body):x}\r\n".encode() + body + b"\r\n"
+    reconnects = []
+    texts, cursors, _ = await follow(
+        by_turn([head, chunk + rest, CLOSE], [REST, CLOSE]), hooks=Hooks(on_reconnect=reconnects.append)
+    )
+    assert (texts, cursors) == (["Hel", "lo", " world"], [None, "1-3"])
+    assert re.search(reason, reconnects[0].why)
 
 
 async def test_repeated_events_are_dropped():

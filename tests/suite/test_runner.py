@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 from proof.servers.judge_server import CALLER, plan
 from proof.servers.server_process import ALICE, SETTINGS, running_server
 from tidewire_conformance import cli, parse_option_values, registry, session
+from tidewire_conformance.checks import durable
 from tidewire_conformance.cli import app
 from tidewire_conformance.judging.grade import grade
 from tidewire_conformance.judging.verdict import Outcome, SkipReason
@@ -443,6 +445,51 @@ def test_the_run_stops_when_the_server_stops_answering():
     )
     report = grade(found)
     assert report.exit_code == 4, "nothing was judged"
+
+
+def test_the_wait_for_a_restarted_server_is_limited(url, monkeypatch):
+    """After the restart, the server accepts connections but answers none of them, so that each request takes its whole timeout."""
+    monkeypatch.setattr(durable, "RESTART_SECONDS", 5)
+    connections = []
+
+    async def restarts(session):
+        session.expect("TW-DSC-001", True, "yes")
+        async with await asyncio.start_server(
+            lambda *streams: connections.append(streams), "127.0.0.1", 0
+        ) as silent:
+            port = silent.sockets[0].getsockname()[1]
+            own = replace(session, wire=session.wire.as_caller(base_url=f"http://127.0.0.1:{port}"))
+            await durable._restart(own, "true")
+
+    found, _ = verdicts(url, check_of(restarts), patience=0.1)
+    (verdict,) = found.verdicts
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "did not answer any request after the restart" in verdict.note
+    assert len(connections) <= 2, "one request takes as long as the check may wait"
+
+
+def test_a_gateway_that_responds_during_a_restart_is_not_judged(url):
+    statuses = iter(["200 OK", *["502 Bad Gateway"] * 3])
+    answered = []
+
+    async def gateway(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        answered.append(next(statuses, "200 OK"))
+        head = f"HTTP/1.1 {answered[-1]}\r\nContent-Type: text/html\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + b"{}")
+        writer.close()
+
+    async def restarts(session):
+        session.expect("TW-DSC-001", True, "yes")
+        async with await asyncio.start_server(gateway, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            own = replace(session, wire=session.wire.as_caller(base_url=f"http://127.0.0.1:{port}"))
+            await durable._restart(own, "true")
+
+    found, _ = verdicts(url, check_of(restarts))
+    assert found.verdicts[0].outcome is Outcome.PASS
+    assert answered[-2:] == ["502 Bad Gateway", "200 OK"]
+    assert 502 not in {each.status for each in found.record}
 
 
 @pytest.mark.parametrize(

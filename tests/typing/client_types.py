@@ -1,6 +1,8 @@
 """Correct calls of the client's API: mypy and pyright, both strict, must not report anything."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -39,6 +41,17 @@ def names() -> None:
         raise tidewire.errors.QueueTimeoutError("late")
     except tidewire.TidewireError as error:
         assert_type(error.retryable, bool)
+
+
+async def in_threads(client: Client, caption: type[Caption] | None) -> None:
+    found = await asyncio.to_thread(client.run, "caption", {"image": "…"})
+    assert_type(found, Any)
+    job = await asyncio.to_thread(client.submit, "caption", prompt="x")
+    assert_type(job, Job[Any])
+    with ThreadPoolExecutor() as threads:
+        assert_type(threads.submit(client.run, "caption", returns=Caption).result(), Caption)
+        assert_type(list(map(client.run, ["caption"])), list[Any])
+    assert_type(client.run("caption", returns=caption), Caption)
 
 
 def blocking(client: Client, checkpoint: Checkpoint) -> None:

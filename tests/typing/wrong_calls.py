@@ -11,8 +11,8 @@ class Caption(BaseModel):
 
 
 def blocking(client: Client, checkpoint: Checkpoint) -> None:
-    client.submit(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    client.submit("caption", returns="Caption")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.submit(7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    client.submit("caption", returns="Caption")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     client.job(job_id="id")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     client.job(checkpoint="{}")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     client.with_options(timeout="30")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -220,6 +220,33 @@ class AsyncClient:
 
     # ---- starting jobs -----------------------------------------------------------------------------------------
 
+    # `submit` and `run` have overloads, because type checkers do not use the default of T if the method itself is an argument, as
+    # in `asyncio.to_thread(client.run, …)`.
+
+    @overload
+    async def submit(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: None = None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> AsyncJob[Any]: ...
+
+    @overload
+    async def submit(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: Returns[T] | None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> AsyncJob[T]: ...
+
     async def submit(
         self,
         endpoint: str | None = None,
@@ -265,6 +292,30 @@ class AsyncClient:
         check_key(idempotency_key)
         content = {"input": one_input(input, members)}
         return AsyncJob(await self._starter.submit(endpoint, content, idempotency_key, ResultType(returns)))
+
+    @overload
+    async def run(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: None = None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> Any: ...
+
+    @overload
+    async def run(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: Returns[T] | None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> T: ...
 
     async def run(
         self,

@@ -192,6 +192,30 @@ class Client:
         view._inner = (thread, client.with_options(**changes))
         return view
 
+    @overload
+    def submit(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: None = None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> Job[Any]: ...
+
+    @overload
+    def submit(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: Returns[T] | None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> Job[T]: ...
+
     def submit(
         self,
         endpoint: str | None = None,
@@ -240,6 +264,30 @@ class Client:
         )
         return Job(thread, thread.call(work))
 
+    @overload
+    def run(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: None = None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> Any: ...
+
+    @overload
+    def run(
+        self,
+        endpoint: str | None = None,
+        input: Any = UNSET,
+        /,
+        *,
+        returns: Returns[T] | None,
+        idempotency_key: str | None = None,
+        **members: Any,
+    ) -> T: ...
+
     def run(
         self,
         endpoint: str | None = None,
@@ -276,7 +324,8 @@ class Client:
         work = partial(
             client.run, endpoint, input, returns=returns, idempotency_key=idempotency_key, **members
         )
-        return thread.call(work)
+        value: T = thread.call(work)
+        return value
 
     def submit_batch(
         self,

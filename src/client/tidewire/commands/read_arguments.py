@@ -101,7 +101,7 @@ def _typed(name: str, text: str, schema: Any) -> JsonValue:
     if is_base64:
         return base64.b64encode(content).decode()
     try:
-        return parse_word(content.decode(), of_member, schema)
+        return parse_word(content.decode("utf-8-sig"), of_member, schema)
     except UnicodeDecodeError:
         raise ValueError(
             f"{name}={text}: the file is not UTF-8 text, and the endpoint's input schema does not say that {name!r} is "
@@ -169,7 +169,7 @@ def read_input(given: str) -> Any:
     """Parse the value of the option `--input`, which is a JSON text, @FILE, or - for standard input."""
     text: str | bytes
     if given == "-":
-        text = sys.stdin.buffer.read()
+        text = sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
     elif given.startswith("@"):
         text = _read_text(Path(given[1:]), f"--input {given}")
     else:

@@ -58,6 +58,8 @@ class FastBody(Body):
         """Time at which the last read began, or received a byte."""
         self._stop_timer: Callable[[], object] | None = None
         self._expired = False
+        self._error: h11.RemoteProtocolError | None = None
+        """Error in the bytes after the data that the last read has returned."""
 
     async def read(self) -> bytes | None:
         if self._stop_timer is None and self.limit < math.inf:
@@ -109,14 +111,17 @@ class FastBody(Body):
     # ---- decoding ----------------------------------------------------------------------------------------------
 
     def _h11_data(self) -> bytes:
+        if self._error is not None:
+            raise self._error
         next_event, parts = self._http.next_event, []
         try:
             while type(event := next_event()) is h11.Data:
                 parts.append(event.data)
-        except h11.RemoteProtocolError:
-            # First return the valid data that precedes the error. The next call of h11 raises the same error again.
+        except h11.RemoteProtocolError as error:
+            # First return the valid data that precedes the error. The next call of h11 would not name the cause again.
             if not parts:
                 raise
+            self._error = error
         else:
             self._ended = event is not h11.NEED_DATA
             if self._ended and self._http.trailing_data[0]:
