@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tidewire import Client
 from tidewire.following.follower import Follower
+from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire.jobs.streamed_text import StreamedText
 from tidewire.protocol import messages
 from tidewire.protocol.cursor import Cursor
@@ -34,6 +35,7 @@ def client_cases() -> dict[str, dict[str, Case]]:
     """Return the cases by the part of the client that they measure, and by name."""
     return {
         "client: decode event streams": _decoder(),
+        "client: decode HTTP chunks": _chunks(),
         "client: parse JSON": _strict_json(),
         "client: diff": {name: _diff_case(pair) for name, pair in _PAIRS.items()},
         "client: apply the diff": {name: _apply_case(pair) for name, pair in _PAIRS.items()},
@@ -56,7 +58,7 @@ def client_cases() -> dict[str, dict[str, Case]]:
 # --- decoding
 
 
-def _in_parts(stream: Callable[[int], bytes], part_size: int | None) -> Case:
+def _in_parts(decoder: Callable[[], Any], stream: Callable[[int], bytes], part_size: int | None) -> Case:
     """Return a case that feeds a stream to a new decoder, in parts of this size, or at once if it is None."""
 
     def make(n: int) -> Call:
@@ -65,7 +67,7 @@ def _in_parts(stream: Callable[[int], bytes], part_size: int | None) -> Case:
         parts = [whole[at : at + size] for at in range(0, len(whole), size)]
 
         def decode() -> None:
-            feed = Decoder(max_event_bytes=HUGE).feed
+            feed = decoder().feed
             for part in parts:
                 feed(part)
 
@@ -91,9 +93,20 @@ def _decoder() -> dict[str, Case]:
     }
 
     return {
-        f"{name}, {how}": _in_parts(shape, part_size)
+        f"{name}, {how}": _in_parts(lambda: Decoder(max_event_bytes=HUGE), shape, part_size)
         for name, shape in shapes.items()
         for how, part_size in (("one read", None), ("1-byte reads", 1))
+    }
+
+
+def _chunks() -> dict[str, Case]:
+    def one(n: int) -> bytes:
+        return b"%x\r\n%b\r\n" % (n, b"x" * n)
+
+    return {
+        "one chunk": _in_parts(ChunkedDecoder, one, 65_536),
+        "1-byte chunks": _in_parts(ChunkedDecoder, lambda n: b"1\r\nx\r\n" * n, 65_536),
+        "one chunk, 1-byte reads": _in_parts(ChunkedDecoder, one, 1),
     }
 
 

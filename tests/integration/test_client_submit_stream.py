@@ -255,12 +255,9 @@ async def test_body_bytes_received_with_the_head_count_for_connection_reuse():
     assert await run_twice(head + body[: at + 10], body[at + 10 :]) in {1, 2}
 
 
-async def test_a_connection_with_trailers_is_reused():
-    assert await run_twice(*chunked(WHOLE, after=b"Trailer: here\r\n\r\n")) == 1
-
-
-async def test_a_connection_with_bytes_after_the_body_is_not_reused():
-    assert await run_twice(*chunked(WHOLE, after=b"\r\nHTTP/1.1 200 OK\r\n\r\n")) == 2
+@pytest.mark.parametrize("after", [b"Trailer: here\r\n\r\n", b"\r\nHTTP/1.1 200 OK\r\n\r\n"])
+async def test_a_connection_with_bytes_after_the_last_chunk_is_not_reused(after):
+    assert await run_twice(*chunked(WHOLE, after=after)) == 2
 
 
 async def test_a_submit_stream_without_its_last_chunk_is_closed():

@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from support.reference_server import QUICK
 from tidewire import AsyncClient
 from tidewire.http import fast_body_reader
-from tidewire.http.fast_body_reader import FastBody
+from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn import uvicorn_internals, uvicorn_protocol
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
@@ -230,13 +230,13 @@ def test_the_table_lists_all_layers_in_use():
     assert [name for _, name, _ in LAYERS] == list(fast_body_reader._LAYERS)
 
 
-def test_h11_exposes_the_bytes_after_the_body():
+def test_h11_exposes_trailing_data_and_the_state_of_its_peer(server_url):
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     http.send(h11.EndOfMessage())
-    http.receive_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nHTTP")
-    events = [type(http.next_event()) for _ in range(2)]
-    assert (events, http.trailing_data) == ([h11.Response, h11.EndOfMessage], (b"HTTP", False))
+    http.receive_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nso")
+    assert type(http.next_event()) is h11.Response
+    assert (http.trailing_data, http.their_state) == ((b"4\r\nso", False), h11.SEND_BODY)
 
 
 @pytest.mark.parametrize("event", TRACED)
@@ -291,14 +291,14 @@ def test_the_server_writes_events_of_a_stream_directly_to_the_transport(server_u
 
 
 def test_the_client_reads_chunks_of_a_stream_directly_from_the_socket(server_url, monkeypatch):
-    received, read = [], FastBody.read
+    decoded, plain = [], ChunkedDecoder.feed
 
-    async def counted(body):
-        received.append(await read(body))
-        return received[-1]
+    def counted(chunks, data):
+        decoded.append(plain(chunks, data))
+        return decoded[-1]
 
-    monkeypatch.setattr(FastBody, "read", counted)
+    monkeypatch.setattr(ChunkedDecoder, "feed", counted)
     assert follow(server_url, 200) == "word " * 200
-    assert b"event:done" in b"".join(filter(None, received)), (
+    assert b"event:done" in b"".join(decoded), (
         "no chunk was read directly: the layers of httpcore2 are no longer recognized"
     )

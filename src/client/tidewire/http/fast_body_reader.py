@@ -3,7 +3,8 @@ arrived together.
 
 A server sends each event as one HTTP chunk. httpcore2 yields each chunk separately, through several generators and
 timeouts, which takes more time than processing the event. `FastBody` reads from the network stream directly, and returns
-the content of all chunks that one read has returned. It parses them with httpcore2's h11 connection.
+the content of all chunks that one read has returned. It parses simple chunks with `ChunkedDecoder` and all other bytes
+with h11.
 
 The internal objects of httpx2 and httpcore2 are not public. If they are not of the expected kind, for example because of HTTP/2,
 another transport or a later version of httpcore2, `fast_body_of` returns None and the client reads the body through
@@ -22,11 +23,14 @@ import httpcore2
 import httpx2
 
 from tidewire.errors import Where
+from tidewire.http.chunked_coding import ChunkedDecoder
 from tidewire.http.owning_loop import OwningLoop
 from tidewire.http.response import Body, shutdown_socket
 
 SEGMENT_BYTES: Final = 256 * 2**10
 """Maximum number of bytes per read from the network stream."""
+
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 
 _LAYERS: Final = ("_stream", "_httpcore_stream", "_stream", "_connection", "_h11_state")
 
@@ -48,6 +52,8 @@ class FastBody(Body):
         http: h11.Connection,
         network: httpcore2.AsyncNetworkStream,
         loop: OwningLoop,
+        *,
+        chunked: bool,
     ) -> None:
         super().__init__(where)
         self._http = http
@@ -60,6 +66,9 @@ class FastBody(Body):
         self._expired = False
         self._error: h11.RemoteProtocolError | None = None
         """Error in the bytes after the data that the last read has returned."""
+        # These bytes of the body arrived together with the headers, and h11 has not parsed them yet.
+        self._chunks = ChunkedDecoder() if chunked else None
+        self._buffer = self._first_bytes = http.trailing_data[0] if chunked else b""
 
     async def read(self) -> bytes | None:
         if self._stop_timer is None and self.limit < math.inf:
@@ -68,8 +77,17 @@ class FastBody(Body):
         self._since = time.monotonic()
         try:
             while not self._ended:
-                # Parse first, because bytes of the body may have arrived together with the headers.
-                if segment := self._h11_data():
+                chunks = self._chunks
+                if chunks is None:
+                    segment = self._h11_data()
+                elif chunks.broken:
+                    raise ConnectionError("a chunk is longer than its size")
+                else:
+                    data, self._buffer = self._buffer, b""
+                    segment = chunks.feed(data)
+                    if chunks.rest is not None:
+                        self._leave_chunks(chunks.rest)
+                if segment:
                     return segment
                 if self._ended:
                     break
@@ -78,8 +96,13 @@ class FastBody(Body):
                     raise self._timed_out()
                 if self._limits_silence and data:
                     self._since, self._waited = time.monotonic(), 0.0
-                self._http.receive_data(data)
-        except (httpcore2.NetworkError, h11.RemoteProtocolError) as error:
+                if self._chunks is None:
+                    self._http.receive_data(data)
+                elif data:
+                    self._buffer = data
+                else:
+                    raise ConnectionError("the connection was closed within a chunked body")
+        except (httpcore2.NetworkError, h11.RemoteProtocolError, ConnectionError) as error:
             raise (self._timed_out() if self._expired else self._broken(error)) from None
         finally:
             self.being_read = False
@@ -110,6 +133,32 @@ class FastBody(Body):
 
     # ---- decoding ----------------------------------------------------------------------------------------------
 
+    def _leave_chunks(self, rest: bytes) -> None:
+        """Continue with h11 at the first bytes that are not a simple chunk, or end the body.
+
+        The connection can be reused only if nothing follows the last chunk. httpcore2 would otherwise read the bytes after it as
+        the response to the next request.
+        """
+        if rest == _LAST_CHUNK:
+            self._ended = True
+            self._end_h11_of_httpcore()
+        else:
+            self._chunks, self._http = None, _h11_in_chunked_body()
+            self._http.receive_data(rest)
+
+    def _end_h11_of_httpcore(self) -> None:
+        """Make the h11 connection inside httpcore2 parse the end of the body, so that httpcore2 can reuse the
+        connection.
+        """
+        chunks = ChunkedDecoder()
+        chunks.feed(self._first_bytes)
+        if chunks.rest is None and chunks.between:
+            self._http.receive_data(_LAST_CHUNK)
+        elif chunks.rest != _LAST_CHUNK:
+            return
+        while type(self._http.next_event()) is h11.Data:
+            pass
+
     def _h11_data(self) -> bytes:
         if self._error is not None:
             raise self._error
@@ -135,6 +184,20 @@ def _check(body: "weakref.ref[FastBody]") -> None:
         found.check_time()
 
 
+def _h11_in_chunked_body() -> h11.Connection:
+    """Create an h11 connection that has just parsed the headers of a response with a chunked body.
+
+    The h11 connection inside httpcore2 cannot be used, because it still contains bytes that this module has already
+    returned to the caller.
+    """
+    http = h11.Connection(h11.CLIENT)
+    http.send(h11.Request(method="GET", target="/", headers=[("Host", "-")]))
+    http.send(h11.EndOfMessage())
+    http.receive_data(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    http.next_event()
+    return http
+
+
 def fast_body_of(response: httpx2.Response, where: Where, loop: OwningLoop) -> FastBody | None:
     """Create a `FastBody` for a response whose body has not been read. Returns None if the internal objects of httpx2 and
     httpcore2 are not as expected.
@@ -152,4 +215,5 @@ def fast_body_of(response: httpx2.Response, where: Where, loop: OwningLoop) -> F
         return None
     if network.get_extra_info("socket") is None:
         return None
-    return FastBody(where, layer, network, loop)
+    chunked = response.headers.get("transfer-encoding", "").strip().lower() == "chunked"
+    return FastBody(where, layer, network, loop, chunked=chunked and layer.their_state is h11.SEND_BODY)
