@@ -297,7 +297,7 @@ def _follower() -> dict[str, Case]:
                 events.append(Event(kind, json.dumps(data(at)), name))
 
             def run() -> None:
-                follower = Follower(job_id="j1", latest=lambda: None)
+                follower = Follower(job_id="j1")
                 follower.connected()
                 for event in events:
                     follower.receive(event)
