@@ -459,7 +459,13 @@ def test_the_wait_for_a_restarted_server_is_limited(url, monkeypatch):
         ) as silent:
             port = silent.sockets[0].getsockname()[1]
             own = replace(session, wire=session.wire.as_caller(base_url=f"http://127.0.0.1:{port}"))
-            await durable._restart(own, "true")
+            try:
+                await durable._restart(own, "true")
+            finally:
+                for _, writer in connections:
+                    writer.close()
+                    with contextlib.suppress(OSError):
+                        await writer.wait_closed()
 
     found, _ = verdicts(url, check_of(restarts), patience=0.1)
     (verdict,) = found.verdicts
@@ -478,6 +484,8 @@ def test_a_gateway_that_responds_during_a_restart_is_not_judged(url):
         head = f"HTTP/1.1 {answered[-1]}\r\nContent-Type: text/html\r\nContent-Length: 2\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + b"{}")
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
     async def restarts(session):
         session.expect("TW-DSC-001", True, "yes")
