@@ -147,6 +147,9 @@ def test_client_passes_the_scenario(scenario, client, verdicts, request):
 @pytest.mark.parametrize("faulty", [*faulty(share=2)])
 def test_faulty_client_fails_for_the_expected_requirement(faulty, verdicts, request):
     verdict = verdicts[request.node.name].result()
+    if faulty.kind == "wait" and verdict.outcome is Outcome.PASS:
+        # On a busy machine, the requests of a client that does not wait may be far apart.
+        verdict = play(BY_NAME[faulty.scenario], PlainAdapter(faulty), patience=patience_with(faulty))
     assert verdict.outcome in {Outcome.FAIL, Outcome.WARN}, describe(verdict)
     # On a busy machine, a client with quadratic run time may not finish before the scenario does.
     kinds = {faulty.kind, "hung"} if faulty.is_costly else {faulty.kind}
