@@ -1,7 +1,7 @@
 # Everything a newcomer needs: `make demo` and `make test`, each alone enough on a machine with Python, pip, make and git.
 
 # The first of the supported versions that is installed. The numbers of the documentation are of the first one.
-PYTHON ?= $(firstword $(foreach v,11 12 13,$(shell python3.$(v) -c 'print("python3.$(v)")' 2>/dev/null)) python3.11)
+PYTHON ?= $(firstword $(foreach v,11 12 13 14,$(shell python3.$(v) -c 'print("python3.$(v)")' 2>/dev/null)) python3.11)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed

@@ -72,7 +72,7 @@ INSTANCES = {
 def members(instance):
     """Names in `dir()` of an instance, without members of built-in bases and members that Python adds."""
     cls = type(instance)
-    left_out = {*dir(OfGenerics()), "__slots__", "__annotations__", "__post_init__"}
+    left_out = {*dir(OfGenerics()), "__slots__", "__annotations__", "__classdictcell__", "__post_init__"}
     for base in cls.__mro__:
         if not base.__module__.startswith("tidewire"):
             left_out.update(dir(base))

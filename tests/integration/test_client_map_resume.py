@@ -575,7 +575,7 @@ def damaged(text, number, line):
         '{"line":"submit","number":0,"inputs":[[1000000000000000,1000000000000000]],"sha256":["a"]}',
         '{"line":"value","index":1000000000000000,"sha256":"","value":1}',
         '{"line":"failure","index":1000000000000000,"sha256":"","error":{"what":"x"}}',
-        '{"line":"value","index":0,"sha256":"","value":' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"line":"value","index":0,"value":' + "[" * 100_000 + "]" * 100_000 + "}",
         '{"line":"failure","index":0,"sha256":"","error":{"what":"x","problem":{"code":1}}}',
         "\x00\x00\x00",
     ],

@@ -340,9 +340,12 @@ def test_a_client_interrupted_while_its_thread_starts_can_be_closed(server):
 def test_close_can_be_repeated_after_an_interrupt_at_any_point(server):
     files, at, hit = {sync.__file__, event_loop_thread.__file__, threading.__file__}, 0, True
 
-    def watch(frame, what, _):
-        # The interpreter checks for signals after each call.
+    def watch(frame, what, called):
+        # The interpreter checks for signals after each call, except for the `__enter__` of a lock. Python 3.14 checks there, too,
+        # and may leave the lock held, which no program can prevent (github.com/python/cpython/issues/148874).
         nonlocal passed, hit
+        if getattr(called, "__name__", None) == "__enter__":
+            return
         if what in {"call", "c_return"} and frame.f_code.co_filename in files:
             passed += 1
             if passed == at:

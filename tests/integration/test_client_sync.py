@@ -724,9 +724,12 @@ def test_an_interrupt_at_any_point_of_a_call_or_loop_neither_loses_nor_repeats_u
     files = {module.__file__ for module in modules}
     at, hit, passed = 0, True, 0
 
-    def watch(frame, what, _):
-        # The interpreter checks for signals after each call.
+    def watch(frame, what, called):
+        # The interpreter checks for signals after each call, except for the `__enter__` of a lock. Python 3.14 checks there, too,
+        # and may leave the lock held, which no program can prevent (github.com/python/cpython/issues/148874).
         nonlocal passed, hit
+        if getattr(called, "__name__", None) == "__enter__":
+            return
         if what in {"call", "c_return"} and frame.f_code.co_filename in files:
             passed += 1
             if passed == at:

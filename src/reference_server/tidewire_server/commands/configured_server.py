@@ -11,7 +11,7 @@ from tidewire_server.commands.command_exit import COMMAND, fail, fail_without_ex
 from tidewire_server.commands.flags import FIELDS, FLAGS, GENERATION, TURNED_OFF, UPSTREAM, unknown
 from tidewire_server.roles import RUNS_FUNCTIONS
 from tidewire_server.settings import Settings
-from tidewire_server.user_paths import is_database, user_path, without_password
+from tidewire_server.user_paths import is_database, is_folder, user_path, without_password
 
 if TYPE_CHECKING:
     from tidewire_server.commands.configuration import Configuration
@@ -216,7 +216,7 @@ def default_server(configuration: "Configuration") -> "Server":
         return _upstream_server(configuration)
     model = None if launch.model is None else user_path(launch.model)
     try:
-        if model is not None and not model.is_dir():
+        if model is not None and not is_folder(model):
             fail(f"--model: {missing_folder(model)}", code=2)
     except OSError as error:  # for example, this user may not enter the parent folder
         fail(f"--model: cannot read {model}: {error.strerror}", code=2)

@@ -18,6 +18,7 @@ from typing import Final
 
 from tidewire_server.store.store_errors import StoreError
 from tidewire_server.store.store_interface import SECRET_BYTES
+from tidewire_server.user_paths import is_folder
 
 _log = logging.getLogger(__name__)
 
@@ -252,12 +253,12 @@ def check_place(path: Path) -> None:
         StoreError: The path is a folder, or its parent folder does not exist or cannot be read, or the file has several names.
     """
     try:
-        is_folder = path.is_dir()
+        found_folder = is_folder(path)
     except OSError as error:  # for example if this user may not enter the parent folder
         raise StoreError(
             f"log {path}: {error.strerror}; use another path, or correct the permissions"
         ) from None
-    if is_folder:
+    if found_folder:
         raise StoreError(f"log {path}: this path is a folder; use the path of a file in it")
     if not path.parent.is_dir():
         raise StoreError(f"log {path}: the folder {path.parent} does not exist")
