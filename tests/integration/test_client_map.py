@@ -449,6 +449,7 @@ def test_the_failure_of_a_later_job_names_the_input():
         (failed,) = [value for value in values if isinstance(value, ItemFailedError)]
     assert failed.index == 6
     assert str(failed).startswith("input 6 failed: no six")
+    assert repr(failed) == "ItemFailedError('input 6 failed: no six [item_refused]')"
 
 
 def test_a_map_whose_waiting_jobs_would_be_cancelled_is_refused(client):
