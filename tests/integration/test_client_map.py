@@ -427,7 +427,13 @@ async def test_an_error_is_raised_although_the_wait_is_cancelled_while_the_jobs_
 
 def test_errors_name_the_input_and_not_the_item_of_its_job(server, client):
     server.endpoint("picky").calls(lambda x: x if x != 6 else "six")
-    results = [*client.map("picky", range(8), batch_size=4, returns=int, return_exceptions=True)]
+    seen = []
+    results = [
+        *client.map(
+            "picky", range(8), batch_size=4, returns=int, return_exceptions=True, progress=seen.append
+        )
+    ]
+    assert (seen[-1].ended, seen[-1].failed) == (8, 1)
     assert [result for result in results if type(result) is int] == [0, 1, 2, 3, 4, 5, 7]
     assert (results[6].index, results[6].value) == (6, "six")
     assert str(results[6]).startswith("input 6: the value is not a valid int")
