@@ -616,6 +616,27 @@ def failing_progress(seen, *, slow):
     return fail_slowly if slow else fail
 
 
+class WithoutLength:
+    """Iterable whose `len` raises, as that of `tqdm(generator)` and of a DataLoader over an IterableDataset."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        raise self.error
+
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("error", [TypeError("no len()"), NotImplementedError(), AssertionError()], ids=repr)
+def test_inputs_whose_length_cannot_be_determined_have_no_total(server, error):
+    seen = []
+    with Client(server.url) as client:
+        assert [*client.map("double", WithoutLength(error), progress=seen.append)] == [0, 2, 4]
+    assert {progress.total for progress in seen} == {None}
+
+
 def test_a_progress_argument_that_is_no_function_is_refused(client):
     with pytest.raises(TypeError, match="progress must be a function of a MapProgress, not True"):
         client.map("double", range(3), progress=True)

@@ -563,4 +563,7 @@ def _is_lost(error: TidewireError) -> bool:
 
 def total_of(inputs: Any) -> int | None:
     """Return the number of inputs, or None if the iterable has no length."""
-    return len(inputs) if isinstance(inputs, Sized) else None
+    try:
+        return len(inputs) if isinstance(inputs, Sized) else None
+    except Exception:  # noqa: BLE001 - `tqdm(generator)` and many classes of datasets raise an error here
+        return None
