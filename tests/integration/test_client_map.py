@@ -458,6 +458,15 @@ def test_the_failure_of_a_later_job_names_the_input():
     assert repr(failed) == "ItemFailedError('input 6 failed: no six [item_refused]')"
 
 
+def test_an_input_refused_after_a_restart_is_not_named_by_its_index_in_the_job(server, client):
+    reason = "the input was no longer valid after the server restarted: /inputs/0/x: unknown member. Also /inputs/0: no"
+    server.endpoint("picky").fails("worker_lost", reason)
+    _, failed = client.map("picky", [{"x": 0}, {"x": 1}], batch_size=1, return_exceptions=True)
+    assert failed.what == (
+        "input 1 failed: the input was no longer valid after the server restarted: /x: unknown member. Also no [worker_lost]"
+    )
+
+
 def test_a_map_whose_waiting_jobs_would_be_cancelled_is_refused(client):
     with pytest.raises(ValueError, match="map does not accept on_disconnect='cancel'"):
         client.with_options(on_disconnect="cancel").map("double", [1])

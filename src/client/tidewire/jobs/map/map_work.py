@@ -65,6 +65,7 @@ from tidewire.jobs.map.parts import (
     is_too_large,
     refused_input,
     refused_number,
+    without_item_index,
 )
 from tidewire.jobs.map.resume_file import Known, Submission, resume_file_of
 from tidewire.jobs.map.resume_lines import input_digest
@@ -493,6 +494,9 @@ class MapWork:
         if is_failed:
             # Remove the index of the item, because it counts only the inputs of this job.
             reason = outcome.what.removeprefix(f"item {outcome.index}")
+            if outcome.code == "worker_lost":
+                # A server that was restarted with other code has refused the input.
+                reason = without_item_index(reason)
             outcome.what, outcome.index = f"input {number}{reason}", number
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
