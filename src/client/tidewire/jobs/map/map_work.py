@@ -36,6 +36,7 @@ run counts as running while the client reads it.
 
 import os
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from hashlib import sha256
@@ -537,10 +538,12 @@ class MapWork:
         """Whether the map has a resume file, which may contain values that need no waiting."""
         return self._file is not None
 
-    def mark_interrupted(self, *, interrupted: bool) -> None:
-        """Record whether the last wait was cancelled. If so, another map may take over the resume file."""
+    def mark_suspended(self, *, suspended: bool) -> None:
+        """Record whether no call of the map is running. Must be called on the thread of the caller's loop. While the map is
+        suspended, another map of this thread may take over the resume file.
+        """
         if self._file is not None:
-            self._file.interrupted = interrupted
+            self._file.suspended, self._file.thread = suspended, threading.get_ident()
 
     @property
     def needs_closing(self) -> bool:
