@@ -427,7 +427,13 @@ async def test_an_error_is_raised_although_the_wait_is_cancelled_while_the_jobs_
 
 def test_errors_name_the_input_and_not_the_item_of_its_job(server, client):
     server.endpoint("picky").calls(lambda x: x if x != 6 else "six")
-    results = [*client.map("picky", range(8), batch_size=4, returns=int, return_exceptions=True)]
+    seen = []
+    results = [
+        *client.map(
+            "picky", range(8), batch_size=4, returns=int, return_exceptions=True, progress=seen.append
+        )
+    ]
+    assert (seen[-1].ended, seen[-1].failed) == (8, 1)
     assert [result for result in results if type(result) is int] == [0, 1, 2, 3, 4, 5, 7]
     assert (results[6].index, results[6].value) == (6, "six")
     assert str(results[6]).startswith("input 6: the value is not a valid int")
@@ -449,6 +455,16 @@ def test_the_failure_of_a_later_job_names_the_input():
         (failed,) = [value for value in values if isinstance(value, ItemFailedError)]
     assert failed.index == 6
     assert str(failed).startswith("input 6 failed: no six")
+    assert repr(failed) == "ItemFailedError('input 6 failed: no six [item_refused]')"
+
+
+def test_an_input_refused_after_a_restart_is_not_named_by_its_index_in_the_job(server, client):
+    reason = "the input was no longer valid after the server restarted: /inputs/0/x: unknown member. Also /inputs/0: no"
+    server.endpoint("picky").fails("worker_lost", reason)
+    _, failed = client.map("picky", [{"x": 0}, {"x": 1}], batch_size=1, return_exceptions=True)
+    assert failed.what == (
+        "input 1 failed: the input was no longer valid after the server restarted: /x: unknown member. Also no [worker_lost]"
+    )
 
 
 def test_a_map_whose_waiting_jobs_would_be_cancelled_is_refused(client):
@@ -607,6 +623,27 @@ def failing_progress(seen, *, slow):
         fail(progress)
 
     return fail_slowly if slow else fail
+
+
+class WithoutLength:
+    """Iterable whose `len` raises, as that of `tqdm(generator)` and of a DataLoader over an IterableDataset."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        raise self.error
+
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("error", [TypeError("no len()"), NotImplementedError(), AssertionError()], ids=repr)
+def test_inputs_whose_length_cannot_be_determined_have_no_total(server, error):
+    seen = []
+    with Client(server.url) as client:
+        assert [*client.map("double", WithoutLength(error), progress=seen.append)] == [0, 2, 4]
+    assert {progress.total for progress in seen} == {None}
 
 
 def test_a_progress_argument_that_is_no_function_is_refused(client):

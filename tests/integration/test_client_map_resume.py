@@ -9,6 +9,7 @@ import resource
 import signal
 import tracemalloc
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
@@ -649,10 +650,46 @@ def test_a_new_file_is_not_written_if_there_is_no_such_endpoint(client, file):
 def test_a_second_map_is_refused_while_the_first_one_runs(server, client, file):
     first = client.map("double", range(20), batch_size=2, resume_file=file)
     assert next(first) == 0
-    with pytest.raises(ResumeFileError, match=r"run\.jsonl is in use by another map"):
-        list(client.map("double", range(20), resume_file=file))
+    with ThreadPoolExecutor(1) as other:
+        refused = other.submit(lambda: list(client.map("double", range(20), resume_file=file)))
+        with pytest.raises(ResumeFileError, match=r"run\.jsonl is in use by another map"):
+            refused.result()
     first.close()
     assert list(client.map("double", range(20), resume_file=file)) == VALUES
+
+
+def test_a_map_takes_over_the_file_of_one_whose_loop_has_raised_an_error(server, client, file):
+    """A notebook keeps the last traceback, and therefore the local variables of the function that raised the error."""
+
+    def evaluate():
+        values = client.map("double", range(20), batch_size=2, resume_file=file)
+        for value in values:
+            if value == 6:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        evaluate()
+    assert list(client.map("double", range(20), resume_file=file)) == VALUES
+    assert submitted(server) == dict.fromkeys(range(20), 1)
+    with pytest.raises(ConcurrentReadError, match="this map was closed"):
+        list(caught.traceback[-1].frame.f_locals["values"])
+
+
+@pytest.mark.anyio
+async def test_an_async_map_takes_over_the_file_of_one_whose_loop_has_raised_an_error(server, file):
+    async with AsyncClient(server.url) as client:
+
+        async def evaluate():
+            values = client.map("double", range(20), batch_size=2, resume_file=file)
+            async for value in values:
+                if value == 6:
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as caught:
+            await evaluate()
+        assert [value async for value in client.map("double", range(20), resume_file=file)] == VALUES
+    assert submitted(server) == dict.fromkeys(range(20), 1)
+    del caught
 
 
 @pytest.mark.anyio

@@ -344,6 +344,25 @@ def test_a_map_that_is_left_early_keeps_the_last_progress(book):
     assert book.shown(at)["text/plain"] == "4 of 9"
 
 
+@pytest.mark.heavy
+def test_a_map_in_a_forked_process_shows_no_bar(server, tmp_path):
+    with notebook(tmp_path / "kernel") as book:
+        at = book.run(f"""
+            import multiprocessing
+            from tidewire import Client
+
+            def work(number):
+                with Client({server.url!r}) as client:
+                    return list(client.map("repeat", [{{"value": number}}]))
+
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                print(pool.map(work, [7]))
+        """)
+    assert book.printed(at) == "[[7]]\n"
+    # The kernel logs a message that a forked process sends, and drops it.
+    assert "from fork" not in (tmp_path / "kernel").read_text()
+
+
 PLAIN = """
 import sys
 from tidewire import Client

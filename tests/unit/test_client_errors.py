@@ -60,6 +60,13 @@ def test_error_message_and_attributes_survive_pickling(kind):
         assert (one.job_id, one.last_event_id, one.retryable) == ("j1", "1-17", False)
 
 
+def test_repr_shows_the_current_description():
+    error = errors.ItemFailedError("item 0 failed: no")
+    error.what = "input 256 failed: no"
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert repr(one) == "ItemFailedError('input 256 failed: no')"
+
+
 @for_each_case((kind,) for kind in CLASSES)
 def test_unknown_attributes_are_none(kind):
     error = kind("the stream ended early.")

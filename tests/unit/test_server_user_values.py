@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,31 @@ def test_values_outside_json_are_refused_at_any_depth(convert, nesting):
     ):
         with pytest.raises(ValueError, match=message):
             strict_json.check(convert(NESTINGS[nesting](bad)))
+
+
+class NaT(datetime):
+    """A missing date, whose members are NaN, as in pandas."""
+
+    year = float("nan")
+
+
+class SparseTensor:
+    """A tensor that has no list of its elements, as a sparse tensor of PyTorch."""
+
+    def tolist(self):
+        raise RuntimeError("no data pointer")
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS)
+@pytest.mark.parametrize("nesting", sorted(NESTINGS.keys() - {"bare"}))
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [(NaT(2026, 1, 1), "not JSON: 'float' object"), (SparseTensor(), "not JSON: no data pointer")],
+    ids=["NaT", "sparse tensor"],
+)
+def test_an_error_of_the_conversion_is_a_fault_of_the_value(convert, nesting, bad, message):
+    with pytest.raises(InvalidValueError, match=message):
+        convert(NESTINGS[nesting](bad))
 
 
 @pytest.mark.parametrize("convert", CONVERSIONS)

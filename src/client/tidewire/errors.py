@@ -105,6 +105,10 @@ class TidewireError(Exception):
         text = f"{self.what.rstrip('.')} ({place})." if place else f"{self.what.rstrip('.')}."
         return f"{text} {self.advice}" if self.advice else text
 
+    def __repr__(self) -> str:
+        # `args` keeps the first description. In the failure of a `map`, that description has the index of another input.
+        return f"{type(self).__name__}({self.what!r})"
+
     @property
     def status_code(self) -> int | None:
         """HTTP status of the response, or the status in the problem details. None if there is neither."""

@@ -380,10 +380,14 @@ def map_values(thread: LoopThread, work: MapWork, inputs: Iterator[Any]) -> Iter
                 thread.call(finish_hook, waiting, progress)
 
     try:
+        work.mark_suspended(suspended=False)
         while not work.finished or work.ready():
             if work.ready():
                 report_progress()
-                yield work.take()
+                value = work.take()
+                work.mark_suspended(suspended=True)
+                yield value
+                work.mark_suspended(suspended=False)
             elif work.accepts_input:
                 try:
                     value = next(inputs)

@@ -3,6 +3,7 @@
 This module never imports IPython: it finds the module that a Jupyter kernel has imported.
 """
 
+import os
 import re
 import sys
 import threading
@@ -21,7 +22,11 @@ drawn: "set[Output]" = set()
 def kernel_shell() -> Any:
     """Return the shell of the Jupyter kernel that runs this program, or None."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return shell if getattr(shell, "kernel", None) is not None else None
+    kernel = getattr(shell, "kernel", None)
+    # A forked process, such as a worker of PyTorch's DataLoader, has a copy of the shell. The kernel drops the outputs of
+    # such a process, and logs each of them.
+    is_fork = getattr(getattr(kernel, "session", None), "pid", os.getpid()) != os.getpid()
+    return None if kernel is None or is_fork else shell
 
 
 def _after_cell(_result: Any) -> None:

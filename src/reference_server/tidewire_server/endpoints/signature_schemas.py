@@ -231,7 +231,7 @@ class ValueShape:
         """
         try:
             return plain(value) if self.is_any else converted(self.rows, value)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RuntimeError):
             return plain(value)
 
     def check(self, value: JsonValue) -> None:

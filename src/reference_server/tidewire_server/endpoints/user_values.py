@@ -37,7 +37,8 @@ def plain(value: Any) -> Any:
         return _plain(value)
     except UnicodeEncodeError as error:
         reason = f"lone surrogate in the name {error.object!r}"
-    except (PydanticSerializationError, ValueError) as error:
+    except (PydanticSerializationError, ValueError, TypeError, RuntimeError) as error:
+        # pandas' `NaT` raises a TypeError here, and a sparse tensor of PyTorch a RuntimeError.
         reason = f"{error}{_BYTES if 'invalid utf-8' in str(error) else ''}"
     raise InvalidValueError(f"{named(place_of(value, _plain))}: not JSON: {reason}")
 

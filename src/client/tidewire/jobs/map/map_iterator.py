@@ -74,7 +74,7 @@ class _MapReader(Generic[X]):
             what = "this map has no more inputs, because their iterator raised an error or was cancelled"
             raise ConcurrentReadError(what, advice="Call map() again with the remaining inputs.")
         self._busy = True
-        self._work.mark_interrupted(interrupted=False)
+        self._work.mark_suspended(suspended=False)
         try:
             failure = self._failure
             if failure is None:
@@ -86,11 +86,9 @@ class _MapReader(Generic[X]):
             await self.aclose()
             self._failure = None
             raise failure
-        except BaseException:
-            self._work.mark_interrupted(interrupted=True)
-            raise
         finally:
             self._busy = False
+            self._work.mark_suspended(suspended=True)
 
     async def _next(self) -> X:
         work = self._work

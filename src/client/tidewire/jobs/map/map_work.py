@@ -36,6 +36,7 @@ run counts as running while the client reads it.
 
 import os
 import secrets
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from hashlib import sha256
@@ -65,6 +66,7 @@ from tidewire.jobs.map.parts import (
     is_too_large,
     refused_input,
     refused_number,
+    without_item_index,
 )
 from tidewire.jobs.map.resume_file import Known, Submission, resume_file_of
 from tidewire.jobs.map.resume_lines import input_digest
@@ -493,6 +495,9 @@ class MapWork:
         if is_failed:
             # Remove the index of the item, because it counts only the inputs of this job.
             reason = outcome.what.removeprefix(f"item {outcome.index}")
+            if outcome.code == "worker_lost":
+                # A server that was restarted with other code has refused the input.
+                reason = without_item_index(reason)
             outcome.what, outcome.index = f"input {number}{reason}", number
         if self._file is not None:
             self._file.add_outcome(number, digest, outcome)
@@ -533,10 +538,12 @@ class MapWork:
         """Whether the map has a resume file, which may contain values that need no waiting."""
         return self._file is not None
 
-    def mark_interrupted(self, *, interrupted: bool) -> None:
-        """Record whether the last wait was cancelled. If so, another map may take over the resume file."""
+    def mark_suspended(self, *, suspended: bool) -> None:
+        """Record whether no call of the map is running. Must be called on the thread of the caller's loop. While the map is
+        suspended, another map of this thread may take over the resume file.
+        """
         if self._file is not None:
-            self._file.interrupted = interrupted
+            self._file.suspended, self._file.thread = suspended, threading.get_ident()
 
     @property
     def needs_closing(self) -> bool:
@@ -563,4 +570,7 @@ def _is_lost(error: TidewireError) -> bool:
 
 def total_of(inputs: Any) -> int | None:
     """Return the number of inputs, or None if the iterable has no length."""
-    return len(inputs) if isinstance(inputs, Sized) else None
+    try:
+        return len(inputs) if isinstance(inputs, Sized) else None
+    except Exception:  # noqa: BLE001 - `tqdm(generator)` and many classes of datasets raise an error here
+        return None

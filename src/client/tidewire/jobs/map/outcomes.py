@@ -107,6 +107,7 @@ class MapOutcomes:
             try:
                 return self._shape.validate(outcome.value, where=outcome.where)
             except InvalidValueError as error:
+                self._failed += 1
                 outcome = _invalid(number, outcome.value, error)
         if isinstance(outcome, _Fault):
             raise outcome.error

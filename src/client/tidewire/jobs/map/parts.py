@@ -163,7 +163,7 @@ def refused_input(number: int, error: Exception) -> ItemFailedError:
         return failed
     # The server's message contains the index of the input within its job, once for each fault of the input. Replace it
     # by the index among all inputs of the `map`.
-    why = _OF_INPUT.sub(_within_input, error.what)
+    why = without_item_index(error.what)
     what = f"input {number} was refused: {why}"
     refused = type(error)(what, where=error.where, problem=error.problem, advice=error.advice)
     failed = ItemFailedError(what, where=error.where, problem=error.problem)
@@ -185,6 +185,11 @@ def refused_number(part: Part, error: RequestError) -> int | None:
 def is_too_large(error: RequestError) -> bool:
     """Whether the server, or a gateway in front of it, refused a request because of its size."""
     return error.status_code == 413 or error.code == "batch_too_large"
+
+
+def without_item_index(text: str) -> str:
+    """Replace the locations in a message of the server, such as `/inputs/3/prompt`, by locations within the input."""
+    return _OF_INPUT.sub(_within_input, text)
 
 
 def _within_input(place: re.Match[str]) -> str:

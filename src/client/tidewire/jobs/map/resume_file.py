@@ -120,8 +120,10 @@ class ResumeFile:
     Attributes:
         endpoint: Name of the endpoint in the first line. None if the file is new.
         key: Key from which the idempotency keys of all submits are derived.
-        interrupted: Whether the last wait of the map was cancelled. Another map of this process may then take over the
-            file, because a notebook keeps an interrupted map alive until the next error.
+        suspended: Whether no call of the map is running, for example because the caller's loop processes a value. Another
+            map of the same thread then takes over the file, because the last traceback of a notebook keeps the map of a
+            loop alive that was interrupted or has raised an error.
+        thread: Identifier of the thread on which the caller's loop runs.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, retry_failed: bool) -> None:
@@ -133,7 +135,8 @@ class ResumeFile:
         """
         self.endpoint: str | None = None
         self.key: str = ""
-        self.interrupted: bool = False
+        self.suspended: bool = False
+        self.thread: int = 0
         self._path = Path(path)
         self._retry_failed = retry_failed
         self._file: BinaryIO | None = None
@@ -189,8 +192,8 @@ class ResumeFile:
 
     def _lock(self, file: BinaryIO) -> None:
         for other in [*_open_files]:
-            held = other._file
-            if other.interrupted and held is not None and os.path.sameopenfile(held.fileno(), file.fileno()):
+            held, takes_over = other._file, other.suspended and other.thread == self.thread
+            if takes_over and held is not None and os.path.sameopenfile(held.fileno(), file.fileno()):
                 other.close()
         try:
             _lock(file.fileno())
