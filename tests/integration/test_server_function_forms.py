@@ -267,9 +267,17 @@ def test_partials_and_methods_keep_the_name_and_docstring_of_the_function():
     assert server.endpoints["double"].summary == "Some number of times."
 
 
+def decorated_without_wraps(*members: Any, **others: Any) -> Any:
+    return double(*members, **others)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (
+            decorated_without_wraps,
+            "if a decorator has made this function, use functools.wraps in the decorator",
+        ),
         (Model, "Model is a class"),
         (Model.predict, "'predict' is an unbound method"),
         (lambda x=1: x, "a lambda has no name: pass one with name="),

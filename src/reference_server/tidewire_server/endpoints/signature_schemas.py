@@ -337,9 +337,11 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             default = ... if parameter.default is parameter.empty else parameter.default
             members[parameter.name] = (annotation, default)
         else:
+            collects = parameter.kind is not parameter.POSITIONAL_ONLY
+            hint = "; if a decorator has made this function, use functools.wraps in the decorator"
             raise TypeError(
                 f"endpoint {name!r}: the parameter {parameter} cannot be a member of the input; use named parameters "
-                "that can be passed as keywords"
+                f"that can be passed as keywords{hint if collects else ''}"
             )
     return Signature(members, injected.get(Stream), streamed, injected.get(Context), hints.get("return", Any))
 
