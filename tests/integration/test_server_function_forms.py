@@ -13,8 +13,9 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 from pydantic import Base64Bytes, BaseModel, Field
+from typing_extensions import TypeAliasType
 
-from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server import Append, Context, ItemError, Server, Stream
 from tidewire_server.errors import InvalidValueError, UnknownEndpointError
 
 closed_generators: list[str] = []
@@ -303,6 +304,39 @@ def test_context_and_stream_parameters_may_be_optional():
     assert (step(), spell("a")) == (2, "a")
     assert (server.call("step"), server.call("spell", word="b")) == (1, "b")
     assert list(server.endpoints["step"].input.schema["properties"]) == ["n"]
+
+
+Words = TypeAliasType("Words", Iterator[Append[str]])
+Word = TypeAliasType("Word", str)
+Sink = TypeAliasType("Sink", Stream[Word])
+MaybeContext = TypeAliasType("MaybeContext", Context | None)
+
+
+def yields_an_alias() -> Words:
+    yield Append("word")
+
+
+def yields_texts_of_an_alias() -> Iterator[Word]:
+    yield "word"
+
+
+def returns_an_alias(ctx: MaybeContext = None) -> Words:
+    assert ctx is not None
+    return yields_an_alias()
+
+
+def writes_to_an_alias(stream: Sink) -> None:
+    stream.append("word")
+
+
+@pytest.mark.parametrize(
+    "function", [yields_an_alias, yields_texts_of_an_alias, returns_an_alias, writes_to_an_alias]
+)
+def test_annotations_may_be_type_aliases(function):
+    server = Server()
+    server.endpoint(function)
+    assert server.endpoints[function.__name__].value.is_text
+    assert server.call(function.__name__) == "word"
 
 
 def gives_an_array() -> np.ndarray: ...
