@@ -3,6 +3,7 @@
 Other items are unaffected, every job ends, and the server survives.
 """
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -236,6 +237,32 @@ def test_a_bug_of_the_server_at_the_end_of_an_item_ends_the_job(monkeypatch, bat
     with serving(server) as peer:
         found = peer.run("same", {"n": 1})
     assert (found["status"], found["state"]["items"][0]["error"]["code"]) == ("failed", "internal")
+
+
+def test_a_task_of_a_function_that_exits_does_not_end_the_server(caplog):
+    server = Server()
+
+    async def load() -> int:
+        await asyncio.sleep(0)
+        sys.exit("no model")
+
+    @server.endpoint
+    async def gathers() -> list[int]:
+        return await asyncio.gather(load(), load())
+
+    @server.endpoint
+    async def catches() -> str:
+        try:
+            await asyncio.create_task(load())
+        except SystemExit as error:
+            return str(error)
+        return "loaded"
+
+    with serving(server) as peer:
+        assert peer.run("gathers")["state"]["items"][0]["error"]["code"] == "internal"
+        assert peer.value("catches") == "no model"
+    assert "a task of a function raised SystemExit; the server continues" in caplog.text
+    assert 'sys.exit("no model")' in caplog.text
 
 
 def test_the_log_has_the_line_of_a_function_that_raises_stop_iteration(caplog):

@@ -13,8 +13,9 @@ from typing import Any, Optional
 import numpy as np
 import pytest
 from pydantic import Base64Bytes, BaseModel, Field
+from typing_extensions import TypeAliasType
 
-from tidewire_server import Context, ItemError, Server, Stream
+from tidewire_server import Append, Context, ItemError, Server, Stream
 from tidewire_server.errors import InvalidValueError, UnknownEndpointError
 
 closed_generators: list[str] = []
@@ -267,9 +268,17 @@ def test_partials_and_methods_keep_the_name_and_docstring_of_the_function():
     assert server.endpoints["double"].summary == "Some number of times."
 
 
+def decorated_without_wraps(*members: Any, **others: Any) -> Any:
+    return double(*members, **others)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (
+            decorated_without_wraps,
+            "if a decorator has made this function, use functools.wraps in the decorator",
+        ),
         (Model, "Model is a class"),
         (Model.predict, "'predict' is an unbound method"),
         (lambda x=1: x, "a lambda has no name: pass one with name="),
@@ -295,6 +304,39 @@ def test_context_and_stream_parameters_may_be_optional():
     assert (step(), spell("a")) == (2, "a")
     assert (server.call("step"), server.call("spell", word="b")) == (1, "b")
     assert list(server.endpoints["step"].input.schema["properties"]) == ["n"]
+
+
+Words = TypeAliasType("Words", Iterator[Append[str]])
+Word = TypeAliasType("Word", str)
+Sink = TypeAliasType("Sink", Stream[Word])
+MaybeContext = TypeAliasType("MaybeContext", Context | None)
+
+
+def yields_an_alias() -> Words:
+    yield Append("word")
+
+
+def yields_texts_of_an_alias() -> Iterator[Word]:
+    yield "word"
+
+
+def returns_an_alias(ctx: MaybeContext = None) -> Words:
+    assert ctx is not None
+    return yields_an_alias()
+
+
+def writes_to_an_alias(stream: Sink) -> None:
+    stream.append("word")
+
+
+@pytest.mark.parametrize(
+    "function", [yields_an_alias, yields_texts_of_an_alias, returns_an_alias, writes_to_an_alias]
+)
+def test_annotations_may_be_type_aliases(function):
+    server = Server()
+    server.endpoint(function)
+    assert server.endpoints[function.__name__].value.is_text
+    assert server.call(function.__name__) == "word"
 
 
 def gives_an_array() -> np.ndarray: ...

@@ -302,7 +302,8 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
         TypeError: A parameter cannot be a member of an input, or an annotation cannot be resolved.
     """
     try:
-        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+        read = typing.get_type_hints(_annotated(function), include_extras=True)
+        hints = {parameter: _unaliased(annotation) for parameter, annotation in read.items()}
     except NameError as error:
         raise TypeError(
             f"endpoint {name!r}: an annotation cannot be resolved ({error}); define its type at module level"
@@ -337,11 +338,25 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             default = ... if parameter.default is parameter.empty else parameter.default
             members[parameter.name] = (annotation, default)
         else:
+            collects = parameter.kind is not parameter.POSITIONAL_ONLY
+            hint = "; if a decorator has made this function, use functools.wraps in the decorator"
             raise TypeError(
                 f"endpoint {name!r}: the parameter {parameter} cannot be a member of the input; use named parameters "
-                "that can be passed as keywords"
+                f"that can be passed as keywords{hint if collects else ''}"
             )
     return Signature(members, injected.get(Stream), streamed, injected.get(Context), hints.get("return", Any))
+
+
+def _unaliased(annotation: Any) -> Any:
+    """Return the type that a type alias such as `type Words = Iterator[str]` names, if the server treats this type specially.
+    Return other annotations unchanged, because pydantic could not resolve a recursive alias such as `JsonValue` without its
+    name.
+    """
+    if type(annotation).__name__ != "TypeAliasType":
+        return annotation
+    named = _unaliased(annotation.__value__)
+    kind = _without_none(named)
+    return named if (get_origin(kind) or kind) in {Stream, Context, *STREAMED} else annotation
 
 
 def _without_none(annotation: Any) -> Any:
@@ -464,6 +479,7 @@ def _returns(function: Callable[..., Any]) -> Any:
         returned = typing.get_type_hints(_annotated(function)).get("return")
     except Exception:  # noqa: BLE001 - `read_signature` reports unresolvable annotations
         return None
+    returned = _unaliased(returned)
     return get_origin(returned) or returned
 
 

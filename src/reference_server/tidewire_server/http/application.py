@@ -25,7 +25,9 @@ a URL with a trailing slash is redirected        | the response is 404, because 
 responses run inside router and middleware       | event streams run outside of both (see `EventStream.__call__`)
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, Self
 
@@ -211,8 +213,10 @@ class TidewireApp:
             await self.lifespan.run(receive, send)
         elif scope["type"] == "http":
             if not self.lifespan.started:  # This ASGI server does not support the lifespan protocol.
-                await self.lifespan.start()
-            _remove_duplicate_prefix(scope)
+                # Start in an empty context. Otherwise the functions of all jobs would inherit the context variables of this
+                # request, such as its user.
+                await asyncio.get_running_loop().create_task(self.lifespan.start(), context=Context())
+            _correct_prefix(scope)
             # Set `app`, because the router then raises exceptions instead of sending 404 and 405 responses itself.
             scope["app"] = self
             scope["tidewire.http.response"] = connection = UvicornConnection(
@@ -332,15 +336,19 @@ def _has_one_host(scope: Scope) -> bool:
     return version != "1.1" or [name for name, _ in scope["headers"]].count(b"host") == 1
 
 
-def _remove_duplicate_prefix(scope: Scope) -> None:
-    """Remove the path prefix of a proxy from the path if the path contains it twice.
+def _correct_prefix(scope: Scope) -> None:
+    """Remove the path prefix of a proxy from the path if the path contains it twice, and add it if it is missing.
 
     The ASGI server adds `root_path` to the path. If the proxy has not removed the prefix itself, the path then contains
-    the prefix twice.
+    the prefix twice. hypercorn, granian and `FastAPI(root_path=…)` do not add it. If the application is mounted, Starlette
+    would then find no route, because `root_path` also contains the path of the mount.
     """
-    prefix = scope.get("root_path", "").rstrip("/")
-    if prefix and scope["path"].startswith(f"{prefix}{prefix}/"):
-        scope["path"] = scope["path"][len(prefix) :]
+    prefix, path = scope.get("root_path", "").rstrip("/"), scope["path"]
+    whole = scope.get("app_root_path", "").rstrip("/") + path
+    if prefix and path.startswith(f"{prefix}{prefix}/"):
+        scope["path"] = path[len(prefix) :]
+    elif whole.startswith(f"{prefix}/") and not path.startswith(f"{prefix}/"):
+        scope["path"] = whole
 
 
 def _with_privacy(send: Send, scope: Scope) -> Send:

@@ -40,7 +40,7 @@ def run_to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, No
     loop.set_default_executor(pool := DaemonThreads())
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(work)
+        _run_despite_exits(loop, loop.create_task(work))
     finally:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
@@ -52,6 +52,21 @@ def run_to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, No
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
         pool.drain(LAST_GRACE)
+
+
+def _run_despite_exits(loop: asyncio.AbstractEventLoop, work: asyncio.Task[None]) -> None:
+    """Run the event loop until a task has ended.
+
+    If any other task raises SystemExit, the event loop raises it too. Without the loop below, a function whose own task calls
+    `sys.exit` would end the server with all its jobs, and each server that runs the job again.
+    """
+    while not work.done():
+        try:
+            loop.run_until_complete(work)
+        except SystemExit as error:
+            if not work.done():
+                _log.error("a task of a function raised SystemExit; the server continues", exc_info=error)
+    work.result()
 
 
 @contextlib.contextmanager
