@@ -9,12 +9,13 @@ from support.tables import for_each_case
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.problems import problem
+from tidewire.protocol.resources import Limits
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.openai.api_errors import ApiError, error_of
 from tidewire_server.openai.job_inputs import chat_request, completion_request, response_request
 from tidewire_server.openai.request_body import MAX_LAX_BYTES, read_request_body
-from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, served_members
+from tidewire_server.openai.request_members import ENDPOINTS
 from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
 from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
@@ -32,17 +33,15 @@ VOCABULARY = json.dumps(
 
 
 def chat(**members):
-    return chat_request(served_members(CHAT, {"model": "m", "messages": TURNS} | members), CHAT)
+    return chat_request({"model": "m", "messages": TURNS} | members)
 
 
 def completion(**members):
-    return completion_request(
-        served_members(COMPLETIONS, {"model": "m", "prompt": "p"} | members), COMPLETIONS
-    )
+    return completion_request({"model": "m", "prompt": "p"} | members, Limits())
 
 
 def response(**members):
-    return response_request(served_members(RESPONSES, {"model": "m", "input": "hi"} | members), RESPONSES)
+    return response_request({"model": "m", "input": "hi"} | members)
 
 
 def refused(call, **members):
