@@ -7,7 +7,7 @@ import orjson
 
 from tidewire_server.openai.job_inputs import JobRequest
 from tidewire_server.openai.text_progress import TextChange
-from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
+from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
 from tidewire_server.store.records import JobRecord
 
 
@@ -37,7 +37,6 @@ class CompletionWriter:
         """Create a writer. `tokens` is needed only if log-probabilities were requested."""
         self._request = request
         self._tokens = tokens
-        self._lengths = [TextLengths() for _ in range(request.items)]
         self._common = {
             "id": f"{self.id_prefix}-{record.id}",
             "created": int(record.created_at),
@@ -92,8 +91,7 @@ class CompletionWriter:
     def _delta(self, change: TextChange) -> dict[str, Any]:
         logprobs = None
         if self._tokens is not None and change.rows:
-            lengths = self._lengths[change.index]
-            logprobs = self._tokens.completion_logprobs(change.rows, lengths, change.text)
+            logprobs = self._tokens.completion_logprobs(change.rows)
         return {"text": change.text, "logprobs": logprobs}
 
 

@@ -160,7 +160,7 @@ class ResponseWriter:
         before = change.text[:received]
         if received > length or _crc_of(before) & _MASK != crc_bits:
             raise RetractedError
-        rows = [] if self._tokens is None else self._tokens.rows_of(change.rows, before)
+        rows = [row for row in change.rows if row.offset < received]
         self._add(before, rows)
         return change._replace(text=change.text[received:], rows=change.rows[len(rows) :])
 
