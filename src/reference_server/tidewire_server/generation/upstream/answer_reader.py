@@ -6,9 +6,9 @@ the text of several tokens, a part of a character, or no text at all.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -126,13 +126,12 @@ class AnswerReader:
     ) -> None:
         self._request, self._vocabulary, self._base, self._hide = request, vocabulary, base, hide
         self._columns = request.columns
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES)
         self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
-        self._start: bytes | None = b""
-        """First bytes of the answer, as long as they may be a part of a byte order mark. None afterwards."""
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
@@ -154,16 +153,10 @@ class AnswerReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
-        if self._start is not None:
-            # Remove the byte order mark. The decoder would not recognize it in the text below, and would ignore the first event.
-            self._start += data
-            if self._start != BOM_UTF8 and BOM_UTF8.startswith(self._start):
-                return Delta()
-            data, self._start = self._start.removeprefix(BOM_UTF8), None
         try:
             # If an engine splits a character between two events, their bytes are not UTF-8, and the decoder would replace
-            # them. Therefore pass each byte to the decoder as one character.
-            events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
+            # them. Therefore write each of these bytes as an escape of JSON, such as \udcc3.
+            events = self._decoder.feed(self._utf8.decode(data).encode("utf-8", "backslashreplace"))
         except EventTooLargeError:
             raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
         delta = Delta()
@@ -331,8 +324,8 @@ def _bounded(value: float | None) -> float:
 
 def _decoded(event: Event) -> _StreamedBody:
     try:
-        # Use Python's parser, which accepts incomplete characters in the form of bytes or surrogates.
-        body = json.loads(event.data.encode("latin-1").decode("utf-8", "surrogateescape"))
+        # Use Python's parser, which accepts incomplete characters in the form of surrogates.
+        body = json.loads(event.data)
         if isinstance(body, dict) and (event.type == "error" or body.get("object") == "error"):
             # Some engines report an error without the member `error`, and then send `[DONE]`. Add the member, because the text
             # would otherwise be treated as complete.
