@@ -124,7 +124,8 @@ class AnswerReader:
         base: TokenUsage | None = None,
         hide: Callable[[str], str] = str,
     ) -> None:
-        self._request, self._vocabulary, self._base, self._hide = request, vocabulary, base, hide
+        self._request, self._base, self._hide = request, base, hide
+        self._vocabulary = vocabulary or Vocabulary(())
         self._columns = request.columns
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES)
@@ -249,8 +250,7 @@ class AnswerReader:
 
     def _tokens_of_text(self, tokens: list[_Token], content: str) -> list[_Token]:
         """Return the last tokens of a chunk, which belong to its text. Earlier tokens belong to the reasoning."""
-        assert self._vocabulary is not None  # noqa: S101 - columns with token ids require it
-        ids = [self._known(_id_of(token)) for token in tokens]
+        ids = [self._id_of(token) for token in tokens]
         first = 0
         while first < len(ids) and len(self._vocabulary.text_of_all(ids[first + 1 :])) >= len(content):
             first += 1
@@ -272,10 +272,10 @@ class AnswerReader:
         return TokenUsage(self._base.prompt_tokens, generated)
 
     def _row(self, text: str, token: _Token) -> tuple[Any, ...]:
-        chosen = self._known(_id_of(token))
+        chosen = self._id_of(token)
         top = self._top(chosen, token) if "top_ids" in self._columns else []
         ids = [chosen, *(key for key, _ in top)]
-        texts = [self._text_of(each) for each in ids] if "token_text" in self._columns else [""]
+        texts = [self._vocabulary.text_of(each) for each in ids] if "token_text" in self._columns else [""]
         values: dict[str, Any] = {
             "token_ids": chosen,
             "logprobs": self._rounded(token.logprob),
@@ -286,14 +286,17 @@ class AnswerReader:
         }
         return (text, *(orjson.dumps(values[name]) for name in self._columns[1:]))
 
-    def _known(self, token_id: int) -> int:
-        if self._vocabulary is None or token_id >= len(self._vocabulary):
+    def _id_of(self, token: _Token) -> int:
+        token_id = token.id
+        if token_id is None:
+            found = _TOKEN_ID.fullmatch(token.token)
+            if found is None:
+                # Do not look up the id of a token by its text, because two tokens can have the same text.
+                raise EngineError("the engine sent log-probabilities without token ids")
+            token_id = int(found[1])
+        if token_id >= len(self._vocabulary):
             raise EngineError(f"the engine sent the token id {token_id}, which the tokenizer does not have")
         return token_id
-
-    def _text_of(self, token_id: int) -> str:
-        assert self._vocabulary is not None  # noqa: S101 - `_known` has checked it
-        return self._vocabulary.text_of(token_id)
 
     def _rounded(self, value: float | None) -> float | None:
         if value is None or value <= NO_PROBABILITY:
@@ -304,8 +307,8 @@ class AnswerReader:
 
     def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
         """Return the requested number of alternatives, ordered as the specification requires."""
-        wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
-        known = {self._known(_id_of(each)): _bounded(each.logprob) for each in token.top_logprobs}
+        wanted = min(self._request.top_logprobs, len(self._vocabulary))
+        known = {self._id_of(each): _bounded(each.logprob) for each in token.top_logprobs}
         if len(known) < max(wanted, len(token.top_logprobs)):
             raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
         ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
@@ -346,16 +349,6 @@ def _tokens_of(logprobs: _Logprobs) -> list[_Token]:
         _Token(name, None, value, [_Token(key, None, each) for key, each in (top or {}).items()])
         for name, value, top in zip(names, values, tops, strict=True)
     ]
-
-
-def _id_of(token: _Token) -> int:
-    if token.id is not None:
-        return token.id
-    found = _TOKEN_ID.fullmatch(token.token)
-    if found is None:
-        # Do not look up the id of a token by its text, because two tokens can have the same text.
-        raise EngineError("the engine sent log-probabilities without token ids")
-    return int(found[1])
 
 
 def status_of(error: Any) -> int:
