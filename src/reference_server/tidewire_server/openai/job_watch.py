@@ -15,9 +15,6 @@ from tidewire_server.store.records import JobRecord
 COMMENT_HEARTBEATS: Final = 3
 """A stream sends a comment after this many intervals (`heartbeat`) without an event: by default, after 15 s."""
 
-HELD_HEARTBEATS: Final = 1
-"""The head of a stream is sent when its job starts, or after this many intervals (`heartbeat`): by default, 5 s."""
-
 
 class JobWatch:
     """Reader of one job. All methods must be called on the event loop of the service."""
@@ -31,7 +28,7 @@ class JobWatch:
         self._log = log
         self._release_slot = release_slot
         self._wake = asyncio.Event()
-        self._leaves = self._gone = False
+        self._reason_to_end: Exception | None = None
 
     @property
     def job_id(self) -> str:
@@ -56,9 +53,9 @@ class JobWatch:
             self._release_slot()
 
     async def begun(self) -> None:
-        """Wait until the job has begun or ended, but not longer than `HELD_HEARTBEATS`. Raise the exceptions of `states`."""
+        """Wait until the job has begun or ended, but not longer than one `heartbeat`. Raise the exceptions of `states`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(HELD_HEARTBEATS * self.service.settings.heartbeat):
+            async with asyncio.timeout(self.service.settings.heartbeat):
                 while True:
                     self._wake.clear()
                     ended, at = self._log.extent().ended, await self._log.state()
@@ -95,10 +92,8 @@ class JobWatch:
                 yield None
 
     def _check_stays(self) -> None:
-        if self._gone:
-            raise ClientDisconnect
-        if self._leaves:
-            raise refuse("unavailable", "the server stops before this text is complete; it may restart soon")
+        if self._reason_to_end is not None:
+            raise self._reason_to_end
 
     async def ended_record(self) -> JobRecord:
         """Return the record of the job after its end. Raise a `ProblemError` if the job was deleted."""
@@ -107,12 +102,14 @@ class JobWatch:
 
     def disconnect(self) -> None:
         """Report that the client has disconnected."""
-        self._gone = True
-        self._wake.set()
+        self._end(ClientDisconnect())
 
     def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
         """End with an error, because the server stops. See `OpenStream.go_away`."""
-        self._leaves = True
+        self._end(refuse("unavailable", "the server stops before this text is complete; it may restart soon"))
+
+    def _end(self, reason: Exception) -> None:
+        self._reason_to_end = reason
         self._wake.set()
 
     def _on_change(self, _block: Block | None) -> None:
