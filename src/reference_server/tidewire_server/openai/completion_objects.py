@@ -59,7 +59,7 @@ class CompletionWriter:
     def change(self, change: TextChange) -> bytes:
         """Return the chunks for text that was added to an item, or for the end of its text."""
         index, frames = change.index, b""
-        if self._is_shown(change):
+        if change.text or change.rows or change.reasoning:
             frames = self._chunk(index, self._delta(change), None)
         if change.item is not None and change.item["status"] == "succeeded":
             frames += self._chunk(index, self._delta(TextChange(index, "", [], None)), change.finish_reason)
@@ -76,9 +76,6 @@ class CompletionWriter:
     def fail(self, error: dict[str, Any], _failed: TextChange | None) -> bytes:
         """Return the end of a stream that ends with an error."""
         return sse_frame(error)
-
-    def _is_shown(self, change: TextChange) -> bool:
-        return bool(change.text or change.rows)
 
     def _chunk(self, index: int, members: dict[str, Any], finish_reason: str | None) -> bytes:
         choice = {"index": index, **members, "finish_reason": finish_reason}
@@ -113,9 +110,6 @@ class ChatWriter(CompletionWriter):
     def _delta(self, change: TextChange) -> dict[str, Any]:
         delta = {"content": change.text} if change.text or change.rows else {}
         return {"delta": delta | _reasoning(change), "logprobs": self._logprobs(change.rows)}
-
-    def _is_shown(self, change: TextChange) -> bool:
-        return bool(change.reasoning) or super()._is_shown(change)
 
     def _logprobs(self, rows: Sequence[TokenRow]) -> dict[str, Any] | None:
         if self._tokens is None or not rows:
