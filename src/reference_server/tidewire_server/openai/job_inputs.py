@@ -140,8 +140,8 @@ def completion_request(body: Mapping[str, Any], limits: Limits) -> JobRequest:
     """Translate a request for completions. The job's items are all samples of the first prompt, then all samples of the
     second, and so on. Raise an `ApiError` if a member is not valid, or if the job would exceed the server's limits.
     """
-    given, request, common = _request(body, "completions", read_here=("prompt", "logprobs", "n"))
-    prompt = given.get("prompt")
+    given, request, common = _request(body, "completions")
+    prompt = common.pop("prompt", None)
     prompts = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(prompts, list) or not prompts or not all(isinstance(each, str) for each in prompts):
         raise invalid("prompt", "must be a text or a list of texts; token ids are not supported")
@@ -152,9 +152,10 @@ def completion_request(body: Mapping[str, Any], limits: Limits) -> JobRequest:
         common |= {"logprobs": True, "top_logprobs": count(given, "logprobs", 0)}
     n = request.samples
     if len(prompts) == 1:
-        request.inputs = [{"prompt": prompts[0], **common, **({"n": n} if n > 1 else {})}]
+        request.inputs = [{"prompt": prompts[0], **common}]
     else:
         # A job with several inputs has no samples, so each sample is a separate input with its seed.
+        common.pop("n", None)
         _check_copies(prompts, n, common, limits)
         seed = given.get("seed")
         seeds = [{"seed": (seed + i) % SEEDS} if type(seed) is int else {} for i in range(n)]
@@ -177,8 +178,7 @@ def _check_copies(prompts: list[str], n: int, common: Mapping[str, Any], limits:
 
 def chat_request(body: Mapping[str, Any]) -> JobRequest:
     """Translate a request for a chat completion. Raise an `ApiError` if a member is not valid."""
-    read_here = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "response_format")
-    given, request, generated = _request(body, "chat/completions", read_here=read_here)
+    given, request, generated = _request(body, "chat/completions")
     limits = [given[name] for name in ("max_completion_tokens", "max_tokens") if name in given]
     if limits[1:] and limits[0] != limits[1]:
         raise invalid("max_tokens", "must equal max_completion_tokens, or be removed")
@@ -195,8 +195,7 @@ def chat_request(body: Mapping[str, Any]) -> JobRequest:
 
 def response_request(body: Mapping[str, Any]) -> JobRequest:
     """Translate a request for a response. Raise an `ApiError` if a member is not valid."""
-    read_here = ("input", "instructions", "include", "top_logprobs", "text")
-    given, request, generated = _request(body, "responses", read_here=read_here)
+    given, request, generated = _request(body, "responses")
     request.background, request.store = boolean(given, "background"), boolean(given, "store", default=True)
     if request.background and not request.store:
         raise invalid("store", "must not be false with background, because the response is retrieved later")
@@ -220,11 +219,9 @@ def response_request(body: Mapping[str, Any]) -> JobRequest:
     return request
 
 
-def _request(
-    body: Mapping[str, Any], endpoint: str, *, read_here: tuple[str, ...]
-) -> tuple[dict[str, Any], JobRequest, dict[str, Any]]:
-    """Return the members of a request that have an effect, a `JobRequest` without inputs, and one input. The input has all
-    of these members except those in `read_here`.
+def _request(body: Mapping[str, Any], endpoint: str) -> tuple[dict[str, Any], JobRequest, dict[str, Any]]:
+    """Return the members of a request that have an effect, a `JobRequest` without inputs, and one input. The input has those
+    of the members that have the same name in `generate`, unchanged.
     """
     members = ENDPOINTS[endpoint]
     given = served_members(members, body)
@@ -235,9 +232,8 @@ def _request(
     samples = count(given, "n", 1)
     if not 1 <= samples <= MAX_SAMPLES:
         raise invalid("n", f"must be an integer from 1 to {MAX_SAMPLES}")
-    sets = {name: member.generate for name, member in members.items() if member.generate}
-    params = {sets[name]: name for name in [*sets, *given] if name in sets}
-    generated = {sets[name]: value for name, value in given.items() if name in sets and name not in read_here}
+    params = {members[name].generate: name for name in [*members, *given]}
+    generated = {name: value for name, value in given.items() if members[name].generate == name}
     if type(seed := generated.get("seed")) is int and seed >= SEEDS:
         generated["seed"] = seed % SEEDS
     return given, JobRequest([], stream, params, samples, include_usage=include_usage), generated

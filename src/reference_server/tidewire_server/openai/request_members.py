@@ -43,7 +43,8 @@ _COMMON: Final[Members] = {
 }
 _SAMPLED: Final[Members] = {
     "stream_options": Member(note="`include_usage`; `include_obfuscation` has no effect"),
-    **{name: Member(name) for name in ("n", "stop")},
+    "n": Member("n", neutral=(1,)),
+    "stop": Member("stop"),
     "logit_bias": Member("logit_bias", neutral=({},)),
     "seed": Member("seed", note="modulo 2^53"),
     **{name: Member(name, neutral=(0, 0.0)) for name in ("presence_penalty", "frequency_penalty")},
