@@ -45,7 +45,6 @@ class JobRequest:
     """Input member of `generate` → request member from which it was created, for error messages."""
     samples: int = 1
     """Number of texts for each prompt."""
-    has_logprobs: bool = False
     include_usage: bool = False
     background: bool = False
     store: bool = True
@@ -147,7 +146,6 @@ def completion_request(body: Mapping[str, Any], limits: Limits) -> JobRequest:
         raise invalid("prompt", "must be a text or a list of texts; token ids are not supported")
     common.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
     if "logprobs" in given:
-        request.has_logprobs = True
         request.params["logprobs"] = "logprobs"
         common |= {"logprobs": True, "top_logprobs": count(given, "logprobs", 0)}
     n = request.samples
@@ -182,11 +180,10 @@ def chat_request(body: Mapping[str, Any]) -> JobRequest:
     limits = [given[name] for name in ("max_completion_tokens", "max_tokens") if name in given]
     if limits[1:] and limits[0] != limits[1]:
         raise invalid("max_tokens", "must equal max_completion_tokens, or be removed")
-    request.has_logprobs = boolean(given, "logprobs")
-    if "top_logprobs" in given and not request.has_logprobs:
+    if boolean(given, "logprobs"):
+        generated["top_logprobs"] = count(given, "top_logprobs", 0)
+    elif "top_logprobs" in given:
         raise invalid("top_logprobs", "needs logprobs: true")
-    if request.has_logprobs:
-        generated |= {"logprobs": True, "top_logprobs": count(given, "top_logprobs", 0)}
     turns, limit = _turns(given.get("messages"), "messages"), limits[0] if limits else None
     schema = _json_schema(given.get("response_format"), "response_format")
     request.inputs = [{**generated, "messages": turns, "max_tokens": limit, **schema}]
@@ -210,7 +207,6 @@ def response_request(body: Mapping[str, Any]) -> JobRequest:
         raise invalid("include", f"may contain only {OUTPUT_LOGPROBS}")
     top = count(given, "top_logprobs", 0)
     if include or top:
-        request.has_logprobs = True
         request.params["logprobs"] = "include" if include else "top_logprobs"
         generated |= {"logprobs": True, "top_logprobs": top}
     chosen = _read(_TEXT_CONFIG, given.get("text", {}), "text").format

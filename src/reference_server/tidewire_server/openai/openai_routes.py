@@ -243,7 +243,7 @@ class OpenAIHandlers:
             if (model := self._endpoints[ENDPOINT].capabilities(1).model) is not None:
                 job.check_served(model.features, self._endpoints[ENDPOINT].input.unsupported)
             # Do what may fail before the job is submitted. Otherwise the job would run although the request fails.
-            tokens = await self._tokens() if job.has_logprobs else None
+            tokens = await self._tokens() if "logprobs" in job.inputs[0] else None
             release_slot = service.readers.acquire_slot(principal)
             try:
                 submitted = await service.submit(principal, self._endpoints[ENDPOINT], job.body(), key)
