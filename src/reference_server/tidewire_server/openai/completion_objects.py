@@ -73,7 +73,7 @@ class CompletionWriter:
             frames = sse_frame({**self._common, "object": self.chunk_object, "choices": [], "usage": usage})
         return frames + b"data: [DONE]\n\n"
 
-    def fail(self, error: dict[str, Any], _failed: TextChange | None) -> bytes:
+    def fail(self, error: dict[str, Any]) -> bytes:
         """Return the end of a stream that ends with an error."""
         return sse_frame(error)
 
