@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -352,7 +353,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--stdlib",
         type=Path,
-        default=stdlib_corpus.source_folder(),
+        default=Path(sysconfig.get_path("stdlib")),
         help="folder of the Python standard library to train on",
     )
     parser.add_argument(

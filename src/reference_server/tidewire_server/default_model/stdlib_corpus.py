@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sysconfig
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +36,6 @@ class Corpus:
     """Files that are missing or differ from the manifest, with one line for each file. Empty if all files match."""
     digest: str
     """SHA-256 of the names and contents of all files."""
-
-
-def source_folder() -> Path:
-    """Return the folder of the running interpreter's standard library."""
-    return Path(sysconfig.get_path("stdlib"))
 
 
 def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) -> Corpus:
