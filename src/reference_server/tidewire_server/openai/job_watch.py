@@ -1,8 +1,8 @@
 """Reader of a job on behalf of one request to the OpenAI surface (`JobWatch`). Each change of the job wakes the reader."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -55,16 +55,12 @@ class JobWatch:
     async def begun(self) -> None:
         """Wait until the job has begun or ended, but not longer than one `heartbeat`. Raise the exceptions of `states`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.service.settings.heartbeat):
-                while True:
-                    self._wake.clear()
-                    ended, at = self._log.extent().ended, await self._log.state()
-                    if ended or at.view.node(("status",)) != "queued":
+            async with asyncio.timeout(self.service.settings.heartbeat), aclosing(self.states()) as states:
+                async for at in states:
+                    if at is not None and at.view.node(("status",)) != "queued":
                         return
-                    self._check_stays()
-                    await self._wake.wait()
 
-    async def states(self) -> AsyncIterator[StateAt | None]:
+    async def states(self) -> AsyncGenerator[StateAt | None]:
         """Yield the state of the job now and after each change, up to the end of the job. Yield None after
         `COMMENT_HEARTBEATS` without a change.
 
@@ -83,17 +79,14 @@ class JobWatch:
                 yield at
             if ended:
                 return
-            self._check_stays()
+            if self._reason_to_end is not None:
+                raise self._reason_to_end
             changed = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(silence):
                     changed = await self._wake.wait()
             if not changed:
                 yield None
-
-    def _check_stays(self) -> None:
-        if self._reason_to_end is not None:
-            raise self._reason_to_end
 
     async def ended_record(self) -> JobRecord:
         """Return the record of the job after its end. Raise a `ProblemError` if the job was deleted."""
