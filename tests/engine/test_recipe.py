@@ -1,6 +1,7 @@
 """The training recipe on a small corpus, the corpus manifest, and the bundled model."""
 
 import asyncio
+import hashlib
 import json
 import zlib
 from collections.abc import Callable
@@ -17,6 +18,13 @@ from tidewire_server.generation.torch_engine import TorchEngine
 Start = Callable[..., TorchEngine]
 
 
+def write_manifest(folder: Path) -> None:
+    """Write the manifest of the files in a folder next to the folder."""
+    files = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
+    manifest = {"python": "3.11.0", "files": files}
+    (folder.parent / "corpus.json").write_text(json.dumps(manifest))
+
+
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     """Folder with thirty small files, some of them for validation; the manifest corpus.json is next to the folder."""
@@ -26,7 +34,7 @@ def library(tmp_path: Path) -> Path:
         lines = (f"def function_{i}_{j}(x, y={j}):\n    return x * {i} + y - {j * i}\n\n" for j in range(30))
         (folder / f"module_{i}.py").write_text("".join(lines))
     assert any(zlib.crc32(p.name.encode()) % stdlib_corpus.VALIDATION_EVERY == 0 for p in folder.iterdir())
-    stdlib_corpus.write_manifest(folder, "3.11.0", tmp_path / "corpus.json")
+    write_manifest(folder)
     return folder
 
 
@@ -87,7 +95,7 @@ def test_corpus_too_short_for_a_batch_is_refused(
 ):
     for path in library.iterdir():
         path.write_text("x = 1\n")
-    stdlib_corpus.write_manifest(library, "3.11.0", tmp_path / "corpus.json")
+    write_manifest(library)
     assert run_recipe(library, tmp_path / "model") == 2
     assert "2 windows of 512 tokens needs 1537" in capsys.readouterr().err
 

@@ -9,15 +9,16 @@ from support.tables import for_each_case
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.problems import problem
+from tidewire.protocol.resources import Limits
 from tidewire_server.errors import ProblemError
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.openai.api_errors import ApiError, error_of
 from tidewire_server.openai.job_inputs import chat_request, completion_request, response_request
 from tidewire_server.openai.request_body import MAX_LAX_BYTES, read_request_body
-from tidewire_server.openai.request_members import CHAT, COMPLETIONS, ENDPOINTS, RESPONSES, served_members
+from tidewire_server.openai.request_members import ENDPOINTS
 from tidewire_server.openai.response_events import CRC_BITS, ResponseWriter
 from tidewire_server.openai.text_progress import RetractedError, TextChange, TextProgress
-from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
+from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
 from tidewire_server.store.log_interface import StateAt
 from tidewire_server.store.records import JobRecord
 
@@ -32,17 +33,15 @@ VOCABULARY = json.dumps(
 
 
 def chat(**members):
-    return chat_request(served_members(CHAT, {"model": "m", "messages": TURNS} | members), CHAT)
+    return chat_request({"model": "m", "messages": TURNS} | members)
 
 
 def completion(**members):
-    return completion_request(
-        served_members(COMPLETIONS, {"model": "m", "prompt": "p"} | members), COMPLETIONS
-    )
+    return completion_request({"model": "m", "prompt": "p"} | members, Limits())
 
 
 def response(**members):
-    return response_request(served_members(RESPONSES, {"model": "m", "input": "hi"} | members), RESPONSES)
+    return response_request({"model": "m", "input": "hi"} | members)
 
 
 def refused(call, **members):
@@ -410,7 +409,7 @@ def test_another_text_at_the_position_of_a_resume_is_retracted(text):
 
 def test_a_resume_has_the_log_probabilities_of_the_rest_and_at_the_end_all():
     tokens = TokenBytes(VOCABULARY)
-    rows = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 3)]
+    rows = [TokenRow(token, -1.0, (), (), at) for token, at in ((0, 0), (1, 1), (2, 1), (3, 2))]
     whole = events_of(TextChange(0, "a", rows[:1], None), TextChange(0, "😀bi", rows[1:], END), tokens=tokens)
     rest = events_of(TextChange(0, "a😀bi", rows, END), after=whole[5]["sequence_number"], tokens=tokens)
     assert rest == whole[6:]
@@ -420,7 +419,7 @@ def test_a_resume_has_the_log_probabilities_of_the_rest_and_at_the_end_all():
 
 def test_a_token_with_a_part_of_a_character_has_its_true_bytes():
     tokens = TokenBytes(VOCABULARY)
-    found = tokens.chat_logprob(TokenRow(1, None, (4, 1), (-0.5, None)))
+    found = tokens.chat_logprob(TokenRow(1, None, (4, 1), (-0.5, None), 0))
     assert found == {
         "token": "\ufffd",
         "logprob": -9999.0,
@@ -430,20 +429,17 @@ def test_a_token_with_a_part_of_a_character_has_its_true_bytes():
             {"token": "\ufffd", "logprob": -9999.0, "bytes": [0xF0, 0x9F]},
         ],
     }
-    rows, lengths = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 0)], TextLengths()
-    legacy = tokens.completion_logprobs(rows, lengths, "a😀a")
+    rows = [TokenRow(token, -1.0, (), (), at) for token, at in ((0, 0), (1, 1), (2, 1), (0, 2))]
+    legacy = tokens.completion_logprobs(rows)
     assert legacy["tokens"] == ["a", "bytes:\\xf0\\x9f", "bytes:\\x98\\x80", "a"]
     assert legacy["text_offset"] == [0, 1, 1, 2]
     assert legacy["top_logprobs"] is None
 
 
 def test_offsets_do_not_depend_on_where_a_text_is_cut_into_chunks():
-    tokens = TokenBytes(VOCABULARY)
-    rows = [TokenRow(token, -1.0, (), ()) for token in (0, 1, 2, 3)]
+    rows = [row("a", 0), row("", 1), row("😀", 2), row("bi", 3)]
     for cut in range(5):
-        lengths = TextLengths()
-        parts = [
-            tokens.completion_logprobs(part, lengths, "a😀bi")["text_offset"]
-            for part in (rows[:cut], rows[cut:])
-        ]
-        assert [*parts[0], *parts[1]] == [0, 1, 1, 2]
+        states, progress = States(), TextProgress(1, TokenBytes(VOCABULARY))
+        parts = [[*progress.changes(states.after(*part))] for part in (rows[:cut], rows[cut:])]
+        offsets = [each.offset for part in parts for change in part for each in change.rows]
+        assert offsets == [0, 1, 1, 2]

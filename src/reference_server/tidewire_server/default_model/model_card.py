@@ -12,13 +12,13 @@ output. The model continues Python code. It has learned only the syntax, and som
 
 | | |
 |---|---|
-| architecture | Llama (decoder only, full attention): {layers} layers, width {hidden}, {heads} heads over {kv_heads} key-value heads, tied embeddings |
-| parameters | {parameters:,} (bfloat16) |
-| tokenizer | byte-level BPE, {vocab:,} entries, `<|endoftext|>` between files |
-| context | {context:,} tokens |
-| trained on | {train_bytes:,} bytes of the Python {python} standard library ({files} files; one in {held_out} held out) |
-| training | {steps:,} steps, {tokens:,} tokens ({epochs:.1f} passes), {seconds:,.0f} s on {threads} CPU thread{plural} |
-| held-out files | **{bits:.3f} bits per byte** ({nats:.3f} nats per token, {validation_bytes:,} bytes) |
+| architecture | Llama (decoder only, full attention): {model[num_hidden_layers]} layers, width {model[hidden_size]}, {model[num_attention_heads]} heads over {model[num_key_value_heads]} key-value heads, tied embeddings |
+| parameters | {model[parameters]:,} (bfloat16) |
+| tokenizer | byte-level BPE, {model[vocab_size]:,} entries, `<|endoftext|>` between files |
+| context | {model[max_position_embeddings]:,} tokens |
+| trained on | {corpus[train_bytes]:,} bytes of the Python {corpus[python]} standard library ({corpus[files]} files; one in {corpus[validation_every]} held out) |
+| training | {result[steps]:,} steps, {result[tokens]:,} tokens ({epochs:.1f} passes), {result[seconds]:,.0f} s on {settings[threads]} CPU thread{plural} |
+| held-out files | **{result[bits_per_byte]:.3f} bits per byte** ({result[nats_per_token]:.3f} nats per token, {corpus[validation_bytes]:,} bytes) |
 
 ## Intended use
 
@@ -43,10 +43,10 @@ Python's license.
 ## How to reproduce
 
 ```
-python -m tidewire_server.default_model.recipe --out DIR --steps {planned} --batch {batch} --threads {threads} --seed {seed}
+python -m tidewire_server.default_model.recipe --out DIR --steps {settings[steps]} --batch {settings[batch]} --threads {settings[threads]} --seed {settings[seed]}
 ```
 
-Run this command with Python {python}. If you use another version of Python, download the source archive of Python {python},
+Run this command with Python {corpus[python]}. If you use another version of Python, download the source archive of Python {corpus[python]},
 and pass its folder `Lib/` with the option `--stdlib`. The training script verifies the files of the standard library, fixes
 the seed, and writes the files of this folder. The file `training.json` contains the loss over time, the numbers in the
 table above, and the versions of the libraries. With other versions of the libraries, or on another processor, rounding
@@ -56,30 +56,9 @@ differs, so that the weights differ. Their quality is the same.
 
 def write(record: dict[str, Any]) -> str:
     """Return the text of the model card. The argument is the training record, which is the content of `training.json`."""
-    model, settings, corpus, result = record["model"], record["settings"], record["corpus"], record["result"]
     return CARD.format(
-        millions=f"{model['parameters'] / 1e6:.1f}",
-        layers=model["num_hidden_layers"],
-        hidden=model["hidden_size"],
-        heads=model["num_attention_heads"],
-        kv_heads=model["num_key_value_heads"],
-        parameters=model["parameters"],
-        vocab=model["vocab_size"],
-        context=model["max_position_embeddings"],
-        train_bytes=corpus["train_bytes"],
-        python=corpus["python"],
-        files=corpus["files"],
-        held_out=corpus["validation_every"],
-        steps=result["steps"],
-        planned=settings["steps"],
-        tokens=result["tokens"],
-        epochs=result["tokens"] / corpus["train_tokens"],
-        seconds=result["seconds"],
-        threads=settings["threads"],
-        plural="" if settings["threads"] == 1 else "s",
-        bits=result["bits_per_byte"],
-        nats=result["nats_per_token"],
-        validation_bytes=corpus["validation_bytes"],
-        batch=settings["batch"],
-        seed=settings["seed"],
+        millions=f"{record['model']['parameters'] / 1e6:.1f}",
+        epochs=record["result"]["tokens"] / record["corpus"]["train_tokens"],
+        plural="" if record["settings"]["threads"] == 1 else "s",
+        **record,
     )

@@ -2,8 +2,7 @@
 
 The script trains a byte-level BPE tokenizer and a small Llama model on source files of the Python standard library. The
 manifest `corpus.json` lists these files. The last part of the training uses windows as long as the model's context, so
-that every position is trained. Each file of a checkpoint is replaced atomically, so that an interrupted run leaves no
-incomplete file.
+that every position is trained.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import argparse
 import json
 import math
 import sys
-import tempfile
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,8 +74,8 @@ def train_tokenizer(texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Return the contents of the tokenizer's files by name.
+def save_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
+    """Write the files of the tokenizer to a folder.
 
     The file `tokenizer_config.json` names the class `PreTrainedTokenizerFast`, which exists in all releases of transformers.
     """
@@ -87,12 +86,10 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        fast.save_pretrained(folder)
-        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    settings = json.loads(files["tokenizer_config.json"])
-    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    return files | {"tokenizer_config.json": (json.dumps(settings, indent=2) + "\n").encode()}
+    fast.save_pretrained(out)
+    config = out / "tokenizer_config.json"
+    settings = json.loads(config.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> torch.Tensor:
@@ -169,20 +166,8 @@ def learning_rate(step: int, steps: int) -> float:
     return PEAK_LEARNING_RATE * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-def put(out: Path, files: dict[str, bytes]) -> None:
-    """Write files to the folder `out`. Each file is replaced atomically."""
-    for name, data in files.items():
-        with tempfile.NamedTemporaryFile(dir=out, prefix=f".{name}.", delete=False) as part:
-            part.write(data)
-        Path(part.name).chmod(0o644)
-        Path(part.name).replace(out / name)
-
-
-def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[str, bytes]:
-    """Return the contents of the checkpoint's files by name.
-
-    These are the files of the model in bfloat16, the training record and the model card.
-    """
+def save_checkpoint(model: LlamaForCausalLM, record: dict[str, Any], out: Path) -> None:
+    """Write the files of the model in bfloat16, the training record and the model card to a folder."""
     half = LlamaForCausalLM(LlamaConfig.from_dict({**model.config.to_dict(), "dtype": "bfloat16"}))
     half.bfloat16()
     half.load_state_dict(model.state_dict())
@@ -190,13 +175,9 @@ def checkpoint_files(model: LlamaForCausalLM, record: dict[str, Any]) -> dict[st
     half.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=end, eos_token_id=end, pad_token_id=end
     )
-    with tempfile.TemporaryDirectory() as folder:
-        half.save_pretrained(folder)
-        files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    return files | {
-        "training.json": (json.dumps(record) + "\n").encode(),
-        "MODEL_CARD.md": model_card.write(record).encode(),
-    }
+    half.save_pretrained(out)
+    (out / "training.json").write_text(json.dumps(record) + "\n")
+    (out / "MODEL_CARD.md").write_text(model_card.write(record), encoding="utf-8")
 
 
 def new_model(tokenizer: Tokenizer) -> LlamaForCausalLM:
@@ -302,7 +283,7 @@ def train(arguments: argparse.Namespace) -> None:
     for line in text.drift:
         print(line, flush=True)
     tokenizer = train_tokenizer(text.train)
-    put(out, tokenizer_files(tokenizer))
+    save_tokenizer(tokenizer, out)
     train_ids, validation_ids = encode(tokenizer, text.train), encode(tokenizer, text.validation)
     model = new_model(tokenizer)
     optimizer = new_optimizer(model)
@@ -347,7 +328,7 @@ def train(arguments: argparse.Namespace) -> None:
             }
             record["state"] = "complete" if last else "running"
             print(f"  held out: {nats:.3f} nats per token, {bits:.3f} bits per byte", flush=True)
-            put(out, checkpoint_files(model, record))
+            save_checkpoint(model, record, out)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -372,7 +353,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--stdlib",
         type=Path,
-        default=stdlib_corpus.source_folder(),
+        default=Path(sysconfig.get_path("stdlib")),
         help="folder of the Python standard library to train on",
     )
     parser.add_argument(

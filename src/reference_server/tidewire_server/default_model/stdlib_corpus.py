@@ -1,57 +1,20 @@
 """Training corpus of the default model. It consists of files of the Python 3.11 standard library.
 
-The manifest `corpus.json` lists the files with their SHA-256. Files that are missing or differ from the manifest are
-called *drift*. For example, some files differ in another patch release of Python. If there is drift, the training script
-lists these files and stops, unless its option `--allow-drift` is set.
+The manifest `corpus.json` lists the files with their SHA-256. It leaves out tests, grammars, tables of generated data, and
+files whose content depends on how Python was built. Files that are missing or differ from the manifest are called *drift*.
+For example, some files differ in another patch release of Python. If there is drift, the training script lists these files
+and stops, unless its option `--allow-drift` is set.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sysconfig
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.json")
-
-# The corpus excludes tests, grammars, tables of generated data, and files whose content depends on how Python was
-# built.
-SKIPPED_FOLDERS = frozenset(
-    {
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "turtledemo",
-        "site-packages",
-        "dist-packages",
-        "ensurepip",
-        "__phello__",
-        "__pycache__",
-    }
-)
-SKIPPED_PREFIXES = (
-    "_sysconfigdata",
-    "lib-dynload/",
-    "config-",
-    "pydoc_data/",
-    "encodings/cp",
-    "encodings/iso",
-    "encodings/mac",
-    "encodings/koi8",
-)
-SKIPPED_FILES = frozenset(
-    {
-        "html/entities.py",
-        "encodings/hp_roman8.py",
-        "encodings/ptcp154.py",
-        "encodings/kz1048.py",
-        "encodings/tis_620.py",
-        "encodings/palmos.py",
-    }
-)
 
 VALIDATION_EVERY = 20
 """One in this number of files is held out for validation. The choice depends only on the names of the files."""
@@ -73,30 +36,6 @@ class Corpus:
     """Files that are missing or differ from the manifest, with one line for each file. Empty if all files match."""
     digest: str
     """SHA-256 of the names and contents of all files."""
-
-
-def source_folder() -> Path:
-    """Return the folder of the running interpreter's standard library."""
-    return Path(sysconfig.get_path("stdlib"))
-
-
-def list_files(folder: Path) -> list[str]:
-    """List the files in `folder` that belong to the corpus, as sorted relative paths."""
-    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
-    return sorted(
-        name
-        for name in names
-        if SKIPPED_FOLDERS.isdisjoint(name.split("/"))
-        and not name.startswith(SKIPPED_PREFIXES)
-        and name not in SKIPPED_FILES
-    )
-
-
-def write_manifest(folder: Path, python: str, manifest: Path = MANIFEST) -> int:
-    """Write a manifest that lists the files in `folder` with their SHA-256. Return the number of files."""
-    files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in list_files(folder)}
-    manifest.write_text(json.dumps({"python": python, "files": files}, indent=0) + "\n", encoding="utf-8")
-    return len(files)
 
 
 def read(folder: Path, *, allow_drift: bool = False, manifest: Path = MANIFEST) -> Corpus:

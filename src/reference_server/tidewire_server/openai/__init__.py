@@ -16,4 +16,4 @@ def add_openai(server: Server) -> None:
     """Add the OpenAI surface to a server that has an endpoint `generate`. `add_generate` calls this function."""
     from tidewire_server.openai.openai_routes import openai_routes  # noqa: PLC0415 - `--help` does not need the server
 
-    server.add_routes(lambda app: openai_routes(app, server.endpoints, app.settings))
+    server.add_routes(lambda app: openai_routes(app, server.endpoints))

@@ -7,7 +7,7 @@ import orjson
 
 from tidewire_server.openai.job_inputs import JobRequest
 from tidewire_server.openai.text_progress import TextChange
-from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
+from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
 from tidewire_server.store.records import JobRecord
 
 
@@ -37,7 +37,6 @@ class CompletionWriter:
         """Create a writer. `tokens` is needed only if log-probabilities were requested."""
         self._request = request
         self._tokens = tokens
-        self._lengths = [TextLengths() for _ in range(request.items)]
         self._common = {
             "id": f"{self.id_prefix}-{record.id}",
             "created": int(record.created_at),
@@ -60,7 +59,7 @@ class CompletionWriter:
     def change(self, change: TextChange) -> bytes:
         """Return the chunks for text that was added to an item, or for the end of its text."""
         index, frames = change.index, b""
-        if self._is_shown(change):
+        if change.text or change.rows or change.reasoning:
             frames = self._chunk(index, self._delta(change), None)
         if change.item is not None and change.item["status"] == "succeeded":
             frames += self._chunk(index, self._delta(TextChange(index, "", [], None)), change.finish_reason)
@@ -74,12 +73,9 @@ class CompletionWriter:
             frames = sse_frame({**self._common, "object": self.chunk_object, "choices": [], "usage": usage})
         return frames + b"data: [DONE]\n\n"
 
-    def fail(self, error: dict[str, Any], _failed: TextChange | None) -> bytes:
+    def fail(self, error: dict[str, Any]) -> bytes:
         """Return the end of a stream that ends with an error."""
         return sse_frame(error)
-
-    def _is_shown(self, change: TextChange) -> bool:
-        return bool(change.text or change.rows)
 
     def _chunk(self, index: int, members: dict[str, Any], finish_reason: str | None) -> bytes:
         choice = {"index": index, **members, "finish_reason": finish_reason}
@@ -92,8 +88,7 @@ class CompletionWriter:
     def _delta(self, change: TextChange) -> dict[str, Any]:
         logprobs = None
         if self._tokens is not None and change.rows:
-            lengths = self._lengths[change.index]
-            logprobs = self._tokens.completion_logprobs(change.rows, lengths, change.text)
+            logprobs = self._tokens.completion_logprobs(change.rows)
         return {"text": change.text, "logprobs": logprobs}
 
 
@@ -115,9 +110,6 @@ class ChatWriter(CompletionWriter):
     def _delta(self, change: TextChange) -> dict[str, Any]:
         delta = {"content": change.text} if change.text or change.rows else {}
         return {"delta": delta | _reasoning(change), "logprobs": self._logprobs(change.rows)}
-
-    def _is_shown(self, change: TextChange) -> bool:
-        return bool(change.reasoning) or super()._is_shown(change)
 
     def _logprobs(self, rows: Sequence[TokenRow]) -> dict[str, Any] | None:
         if self._tokens is None or not rows:

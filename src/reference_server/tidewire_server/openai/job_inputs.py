@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, Valid
 from tidewire.protocol import strict_json
 from tidewire.protocol.resources import Limits
 from tidewire_server.openai.api_errors import ApiError, invalid, unsupported
-from tidewire_server.openai.request_members import MAX_SHOWN, Members, boolean, count
+from tidewire_server.openai.request_members import ENDPOINTS, MAX_SHOWN, boolean, count, served_members
 
 DEFAULT_COMPLETION_TOKENS: Final = 16
 """Maximum number of tokens of a completion, if the request has no limit."""
@@ -25,8 +25,6 @@ SEEDS: Final = 2**53
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 """Value of the member `include` that requests log-probabilities for a response."""
-
-DEFAULT_LIMITS: Final = Limits()
 
 _NEEDED: Final = {
     "missing": "must be present, and neither null nor an empty list",
@@ -47,7 +45,6 @@ class JobRequest:
     """Input member of `generate` → request member from which it was created, for error messages."""
     samples: int = 1
     """Number of texts for each prompt."""
-    has_logprobs: bool = False
     include_usage: bool = False
     background: bool = False
     store: bool = True
@@ -138,27 +135,25 @@ _TEXT_CONFIG: Final = TypeAdapter(_TextConfig)
 _STREAM_OPTIONS: Final = TypeAdapter(_StreamOptions)
 
 
-def completion_request(
-    given: Mapping[str, Any], members: Members, limits: Limits = DEFAULT_LIMITS
-) -> JobRequest:
+def completion_request(body: Mapping[str, Any], limits: Limits) -> JobRequest:
     """Translate a request for completions. The job's items are all samples of the first prompt, then all samples of the
     second, and so on. Raise an `ApiError` if a member is not valid, or if the job would exceed the server's limits.
     """
-    prompt = given.get("prompt")
+    given, request, common = _request(body, "completions")
+    prompt = common.pop("prompt", None)
     prompts = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(prompts, list) or not prompts or not all(isinstance(each, str) for each in prompts):
         raise invalid("prompt", "must be a text or a list of texts; token ids are not supported")
-    request, common = _request(given, members, read_here=("prompt", "logprobs", "n"))
     common.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
     if "logprobs" in given:
-        request.has_logprobs = True
         request.params["logprobs"] = "logprobs"
         common |= {"logprobs": True, "top_logprobs": count(given, "logprobs", 0)}
     n = request.samples
     if len(prompts) == 1:
-        request.inputs = [{"prompt": prompts[0], **common, **({"n": n} if n > 1 else {})}]
+        request.inputs = [{"prompt": prompts[0], **common}]
     else:
         # A job with several inputs has no samples, so each sample is a separate input with its seed.
+        common.pop("n", None)
         _check_copies(prompts, n, common, limits)
         seed = given.get("seed")
         seeds = [{"seed": (seed + i) % SEEDS} if type(seed) is int else {} for i in range(n)]
@@ -179,28 +174,25 @@ def _check_copies(prompts: list[str], n: int, common: Mapping[str, Any], limits:
         raise ApiError(413, f"{message} {advice}", param="prompt", code="body_too_large")
 
 
-def chat_request(given: Mapping[str, Any], members: Members) -> JobRequest:
+def chat_request(body: Mapping[str, Any]) -> JobRequest:
     """Translate a request for a chat completion. Raise an `ApiError` if a member is not valid."""
+    given, request, generated = _request(body, "chat/completions")
     limits = [given[name] for name in ("max_completion_tokens", "max_tokens") if name in given]
     if limits[1:] and limits[0] != limits[1]:
         raise invalid("max_tokens", "must equal max_completion_tokens, or be removed")
-    read_here = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "response_format")
-    request, generated = _request(given, members, read_here=read_here)
-    request.has_logprobs = boolean(given, "logprobs")
-    if "top_logprobs" in given and not request.has_logprobs:
+    if boolean(given, "logprobs"):
+        generated["top_logprobs"] = count(given, "top_logprobs", 0)
+    elif "top_logprobs" in given:
         raise invalid("top_logprobs", "needs logprobs: true")
-    if request.has_logprobs:
-        generated |= {"logprobs": True, "top_logprobs": count(given, "top_logprobs", 0)}
     turns, limit = _turns(given.get("messages"), "messages"), limits[0] if limits else None
     schema = _json_schema(given.get("response_format"), "response_format")
     request.inputs = [{**generated, "messages": turns, "max_tokens": limit, **schema}]
     return request
 
 
-def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
+def response_request(body: Mapping[str, Any]) -> JobRequest:
     """Translate a request for a response. Raise an `ApiError` if a member is not valid."""
-    read_here = ("input", "instructions", "include", "top_logprobs", "text")
-    request, generated = _request(given, members, read_here=read_here)
+    given, request, generated = _request(body, "responses")
     request.background, request.store = boolean(given, "background"), boolean(given, "store", default=True)
     if request.background and not request.store:
         raise invalid("store", "must not be false with background, because the response is retrieved later")
@@ -215,7 +207,6 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
         raise invalid("include", f"may contain only {OUTPUT_LOGPROBS}")
     top = count(given, "top_logprobs", 0)
     if include or top:
-        request.has_logprobs = True
         request.params["logprobs"] = "include" if include else "top_logprobs"
         generated |= {"logprobs": True, "top_logprobs": top}
     chosen = _read(_TEXT_CONFIG, given.get("text", {}), "text").format
@@ -224,10 +215,12 @@ def response_request(given: Mapping[str, Any], members: Members) -> JobRequest:
     return request
 
 
-def _request(
-    given: Mapping[str, Any], members: Members, *, read_here: tuple[str, ...]
-) -> tuple[JobRequest, dict[str, Any]]:
-    """Return a `JobRequest` without inputs, and one input. The input has all request members except those in `read_here`."""
+def _request(body: Mapping[str, Any], endpoint: str) -> tuple[dict[str, Any], JobRequest, dict[str, Any]]:
+    """Return the members of a request that have an effect, a `JobRequest` without inputs, and one input. The input has those
+    of the members that have the same name in `generate`, unchanged.
+    """
+    members = ENDPOINTS[endpoint]
+    given = served_members(members, body)
     stream, options = boolean(given, "stream"), given.get("stream_options")
     if options is not None and not stream:
         raise invalid("stream_options", "needs stream: true")
@@ -235,12 +228,11 @@ def _request(
     samples = count(given, "n", 1)
     if not 1 <= samples <= MAX_SAMPLES:
         raise invalid("n", f"must be an integer from 1 to {MAX_SAMPLES}")
-    sets = {name: member.generate for name, member in members.items() if member.generate}
-    params = {sets[name]: name for name in [*sets, *given] if name in sets}
-    generated = {sets[name]: value for name, value in given.items() if name in sets and name not in read_here}
+    params = {members[name].generate: name for name in [*members, *given]}
+    generated = {name: value for name, value in given.items() if members[name].generate == name}
     if type(seed := generated.get("seed")) is int and seed >= SEEDS:
         generated["seed"] = seed % SEEDS
-    return JobRequest([], stream, params, samples, include_usage=include_usage), generated
+    return given, JobRequest([], stream, params, samples, include_usage=include_usage), generated
 
 
 def _turns(messages: JsonValue, param: str) -> list[dict[str, str]]:

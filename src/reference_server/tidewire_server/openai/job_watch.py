@@ -1,8 +1,8 @@
 """Reader of a job on behalf of one request to the OpenAI surface (`JobWatch`). Each change of the job wakes the reader."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -14,9 +14,6 @@ from tidewire_server.store.records import JobRecord
 
 COMMENT_HEARTBEATS: Final = 3
 """A stream sends a comment after this many intervals (`heartbeat`) without an event: by default, after 15 s."""
-
-HELD_HEARTBEATS: Final = 1
-"""The head of a stream is sent when its job starts, or after this many intervals (`heartbeat`): by default, 5 s."""
 
 
 class JobWatch:
@@ -31,7 +28,7 @@ class JobWatch:
         self._log = log
         self._release_slot = release_slot
         self._wake = asyncio.Event()
-        self._leaves = self._gone = False
+        self._reason_to_end: Exception | None = None
 
     @property
     def job_id(self) -> str:
@@ -56,18 +53,14 @@ class JobWatch:
             self._release_slot()
 
     async def begun(self) -> None:
-        """Wait until the job has begun or ended, but not longer than `HELD_HEARTBEATS`. Raise the exceptions of `states`."""
+        """Wait until the job has begun or ended, but not longer than one `heartbeat`. Raise the exceptions of `states`."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(HELD_HEARTBEATS * self.service.settings.heartbeat):
-                while True:
-                    self._wake.clear()
-                    ended, at = self._log.extent().ended, await self._log.state()
-                    if ended or at.view.node(("status",)) != "queued":
+            async with asyncio.timeout(self.service.settings.heartbeat), aclosing(self.states()) as states:
+                async for at in states:
+                    if at is not None and at.view.node(("status",)) != "queued":
                         return
-                    self._check_stays()
-                    await self._wake.wait()
 
-    async def states(self) -> AsyncIterator[StateAt | None]:
+    async def states(self) -> AsyncGenerator[StateAt | None]:
         """Yield the state of the job now and after each change, up to the end of the job. Yield None after
         `COMMENT_HEARTBEATS` without a change.
 
@@ -86,19 +79,14 @@ class JobWatch:
                 yield at
             if ended:
                 return
-            self._check_stays()
+            if self._reason_to_end is not None:
+                raise self._reason_to_end
             changed = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(silence):
                     changed = await self._wake.wait()
             if not changed:
                 yield None
-
-    def _check_stays(self) -> None:
-        if self._gone:
-            raise ClientDisconnect
-        if self._leaves:
-            raise refuse("unavailable", "the server stops before this text is complete; it may restart soon")
 
     async def ended_record(self) -> JobRecord:
         """Return the record of the job after its end. Raise a `ProblemError` if the job was deleted."""
@@ -107,12 +95,14 @@ class JobWatch:
 
     def disconnect(self) -> None:
         """Report that the client has disconnected."""
-        self._gone = True
-        self._wake.set()
+        self._end(ClientDisconnect())
 
     def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
         """End with an error, because the server stops. See `OpenStream.go_away`."""
-        self._leaves = True
+        self._end(refuse("unavailable", "the server stops before this text is complete; it may restart soon"))
+
+    def _end(self, reason: Exception) -> None:
+        self._reason_to_end = reason
         self._wake.set()
 
     def _on_change(self, _block: Block | None) -> None:

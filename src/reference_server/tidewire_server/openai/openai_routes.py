@@ -38,12 +38,11 @@ from tidewire_server.openai.completion_objects import ChatWriter, CompletionWrit
 from tidewire_server.openai.job_inputs import JobRequest, chat_request, completion_request, response_request
 from tidewire_server.openai.job_watch import JobWatch
 from tidewire_server.openai.request_body import read_request_body
-from tidewire_server.openai.request_members import ENDPOINTS, MAX_SHOWN, Members, served_members
+from tidewire_server.openai.request_members import MAX_SHOWN
 from tidewire_server.openai.response_events import ID_PREFIX, ResponseWriter
 from tidewire_server.openai.text_progress import TextProgress
 from tidewire_server.openai.text_stream import OpenAIStream, whole_texts
 from tidewire_server.openai.token_logprobs import TokenBytes
-from tidewire_server.settings import Settings
 from tidewire_server.store.log_interface import LogReader
 from tidewire_server.store.records import JobRecord
 
@@ -53,15 +52,15 @@ ENDPOINT: Final = "generate"
 """Name of the endpoint whose jobs serve the requests."""
 
 _Handler = Callable[[Request], Awaitable[ASGIApp]]
-_Translate = Callable[[Mapping[str, Any], Members], JobRequest]
+_Translate = Callable[[Mapping[str, Any]], JobRequest]
 
 
-def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint], settings: Settings) -> list[Route]:
+def openai_routes(app: TidewireApp, endpoints: Mapping[str, Endpoint]) -> list[Route]:
     """Return the routes of the OpenAI surface. `endpoints` must contain `generate` when the first request arrives."""
-    handlers = OpenAIHandlers(app, endpoints, settings)
-    chat = partial(handlers.complete, "chat/completions", chat_request, ChatWriter)
-    limited = partial(completion_request, limits=settings.limits)
-    completion = partial(handlers.complete, "completions", limited, CompletionWriter)
+    handlers = OpenAIHandlers(app, endpoints)
+    chat = partial(handlers.complete, chat_request, ChatWriter)
+    limited = partial(completion_request, limits=app.settings.limits)
+    completion = partial(handlers.complete, limited, CompletionWriter)
     table: list[tuple[str, str, _Handler]] = [
         ("POST", "/chat/completions", chat),
         ("POST", "/completions", completion),
@@ -104,10 +103,9 @@ class _OpenAIRoute:
 class OpenAIHandlers:
     """Handlers of authenticated requests. Each handler returns the response as an ASGI application."""
 
-    def __init__(self, app: TidewireApp, endpoints: Mapping[str, Endpoint], settings: Settings) -> None:
+    def __init__(self, app: TidewireApp, endpoints: Mapping[str, Endpoint]) -> None:
         self._app = app
         self._endpoints = endpoints
-        self._settings = settings
         self._created = int(time.time())
         self._token_bytes: TokenBytes | None = None
 
@@ -132,7 +130,7 @@ class OpenAIHandlers:
         """Name of the model, followed by its aliases."""
         found = self._endpoints[ENDPOINT].capabilities(1).model
         own = ENDPOINT if found is None else found.name
-        return [*dict.fromkeys([own, *self._settings.served_model_names])]
+        return [*dict.fromkeys([own, *self._app.settings.served_model_names])]
 
     def _check_available(self) -> None:
         """Raise an error if no engine is available yet, because the model's name may then be unknown."""
@@ -149,10 +147,10 @@ class OpenAIHandlers:
     # ---- completions -------------------------------------------------------------------------------------------
 
     async def complete(
-        self, endpoint: str, translate: _Translate, writer_type: type[CompletionWriter], request: Request
+        self, translate: _Translate, writer_type: type[CompletionWriter], request: Request
     ) -> ASGIApp:
         """Handle `POST /completions` and `POST /chat/completions`."""
-        job, tokens, watch, headers = await self._submit(request, endpoint, translate)
+        job, tokens, watch, headers = await self._submit(request, translate)
         writer = writer_type(job, watch.record, self._names[0], tokens)
         progress = TextProgress(job.items, tokens)
         if job.stream:
@@ -165,7 +163,7 @@ class OpenAIHandlers:
 
     async def respond(self, request: Request) -> ASGIApp:
         """Handle `POST /responses`."""
-        job, tokens, watch, headers = await self._submit(request, "responses", response_request)
+        job, tokens, watch, headers = await self._submit(request, response_request)
         writer = ResponseWriter(watch.record, self._names[0], tokens, background=job.background)
         progress = TextProgress(1, tokens)
 
@@ -200,7 +198,7 @@ class OpenAIHandlers:
         record, log, tokens = await self._find(request)
         await self._app.service.cancel(record, None)
         with suppress(TimeoutError):  # The function of the job may take a while to end.
-            async with asyncio.timeout(self._settings.cancel_timeout):
+            async with asyncio.timeout(self._app.settings.cancel_timeout):
                 await self._app.service.outcome(record)
         return await self._response(request, record, log, tokens)
 
@@ -226,12 +224,12 @@ class OpenAIHandlers:
     # ---- all endpoints -----------------------------------------------------------------------------------------
 
     async def _submit(
-        self, request: Request, endpoint: str, translate: _Translate
+        self, request: Request, translate: _Translate
     ) -> tuple[JobRequest, TokenBytes | None, JobWatch, dict[str, str]]:
         """Read a request and submit its job. The result also contains the response headers and, if log-probabilities were
         requested, the bytes of the tokens.
         """
-        settings, service, principal = self._settings, self._app.service, principal_of(request)
+        settings, service, principal = self._app.settings, self._app.service, principal_of(request)
         key = idempotency_key(request)
         with self._app.handlers.counting(request) as count:
             limits: dict[str, Any] = {"max_bytes": settings.max_body_bytes, "within": settings.body_timeout}
@@ -240,12 +238,12 @@ class OpenAIHandlers:
             del content
             self._check_available()
             self._check_model(body.get("model"))
-            job = translate(served_members(ENDPOINTS[endpoint], body), ENDPOINTS[endpoint])
+            job = translate(body)
             del body
             if (model := self._endpoints[ENDPOINT].capabilities(1).model) is not None:
                 job.check_served(model.features, self._endpoints[ENDPOINT].input.unsupported)
             # Do what may fail before the job is submitted. Otherwise the job would run although the request fails.
-            tokens = await self._tokens() if job.has_logprobs else None
+            tokens = await self._tokens() if "logprobs" in job.inputs[0] else None
             release_slot = service.readers.acquire_slot(principal)
             try:
                 submitted = await service.submit(principal, self._endpoints[ENDPOINT], job.body(), key)
@@ -263,7 +261,7 @@ class OpenAIHandlers:
     ) -> ASGIApp:
         """Return a JSON response. Slow readers of equal bodies share one copy in memory, because a body may be large."""
         text = self._app.service.texts.body(principal_of(request), orjson.dumps(body))
-        return SharedResponse([text], 200, headers or {}, self._settings.stall_timeout)
+        return SharedResponse([text], 200, headers or {}, self._app.settings.stall_timeout)
 
     async def _tokens(self) -> TokenBytes | None:
         """Return the bytes of the model's tokens, or None if `generate` has no vocabulary. They are read once and cached."""

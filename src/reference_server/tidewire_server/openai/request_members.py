@@ -43,7 +43,8 @@ _COMMON: Final[Members] = {
 }
 _SAMPLED: Final[Members] = {
     "stream_options": Member(note="`include_usage`; `include_obfuscation` has no effect"),
-    **{name: Member(name) for name in ("n", "stop")},
+    "n": Member("n", neutral=(1,)),
+    "stop": Member("stop"),
     "logit_bias": Member("logit_bias", neutral=({},)),
     "seed": Member("seed", note="modulo 2^53"),
     **{name: Member(name, neutral=(0, 0.0)) for name in ("presence_penalty", "frequency_penalty")},
@@ -54,55 +55,51 @@ _CONVERSED: Final[Members] = {
     "tools": Member(neutral=([],), refused=_TEXT_ONLY),
     "tool_choice": Member(neutral=("none", "auto"), refused=_TEXT_ONLY),
 }
-COMPLETIONS: Final[Members] = {
-    **_COMMON,
-    **_SAMPLED,
-    "prompt": Member("prompt", note="a text, or a list of texts"),
-    "max_tokens": Member("max_tokens", note="16 if absent"),
-    "logprobs": Member("top_logprobs", neutral=(False,)),
-    "best_of": Member(neutral=(1,), refused="only n texts are generated"),
-    "echo": Member(neutral=(False,), refused="prepend the prompt to the text"),
-    "suffix": Member(neutral=("",), refused="the model only continues a text"),
-}
-CHAT: Final[Members] = {
-    **_COMMON,
-    **_SAMPLED,
-    **_CONVERSED,
-    "messages": Member("messages", note="texts of `system`, `developer`, `user` and `assistant`"),
-    "max_completion_tokens": Member("max_tokens", note=_REST),
-    "max_tokens": Member("max_tokens", note="as `max_completion_tokens`"),
-    "logprobs": Member("logprobs", neutral=(False,)),
-    "top_logprobs": Member("top_logprobs", neutral=(0,), note="only with `logprobs`"),
-    "response_format": Member("json_schema", neutral=({"type": "text"},), note=_FORMATS),
-    "store": Member(neutral=(False,), refused="a chat completion cannot be retrieved later"),
-    "modalities": Member(neutral=(["text"],), refused=_TEXT_ONLY),
-    **dict.fromkeys(("audio", "web_search_options"), Member(refused=_TEXT_ONLY)),
-    **dict.fromkeys(
-        ("prediction", "reasoning_effort", "verbosity"), Member(refused="it would have no effect")
-    ),
-}
-RESPONSES: Final[Members] = {
-    **_COMMON,
-    **_CONVERSED,
-    "input": Member("messages", note="a text, or messages as in chat completions"),
-    "instructions": Member("messages", note="becomes the first message"),
-    "max_output_tokens": Member("max_tokens", note=_REST),
-    "top_logprobs": Member("top_logprobs", neutral=(0,)),
-    "include": Member("logprobs", neutral=([],), note="`message.output_text.logprobs`"),
-    "text": Member("json_schema", neutral=({},), note=f"`format`: {_FORMATS}"),
-    "background": Member(neutral=(False,)),
-    "store": Member(neutral=(True,), note="false deletes the job at the end; not with `background`"),
-    "stream_options": Member(note="`include_obfuscation` has no effect"),
-    "truncation": Member(neutral=("disabled",), refused="shorten `input`"),
-    "reasoning": Member(neutral=({},), refused="it would have no effect"),
-    **dict.fromkeys(("previous_response_id", "conversation"), _SEND_ALL),
-    **dict.fromkeys(("prompt", "max_tool_calls"), Member(refused=_TEXT_ONLY)),
-}
-
 ENDPOINTS: Final[Mapping[str, Members]] = {
-    "completions": COMPLETIONS,
-    "chat/completions": CHAT,
-    "responses": RESPONSES,
+    "completions": {
+        **_COMMON,
+        **_SAMPLED,
+        "prompt": Member("prompt", note="a text, or a list of texts"),
+        "max_tokens": Member("max_tokens", note="16 if absent"),
+        "logprobs": Member("top_logprobs", neutral=(False,)),
+        "best_of": Member(neutral=(1,), refused="only n texts are generated"),
+        "echo": Member(neutral=(False,), refused="prepend the prompt to the text"),
+        "suffix": Member(neutral=("",), refused="the model only continues a text"),
+    },
+    "chat/completions": {
+        **_COMMON,
+        **_SAMPLED,
+        **_CONVERSED,
+        "messages": Member("messages", note="texts of `system`, `developer`, `user` and `assistant`"),
+        "max_completion_tokens": Member("max_tokens", note=_REST),
+        "max_tokens": Member("max_tokens", note="as `max_completion_tokens`"),
+        "logprobs": Member("logprobs", neutral=(False,)),
+        "top_logprobs": Member("top_logprobs", neutral=(0,), note="only with `logprobs`"),
+        "response_format": Member("json_schema", neutral=({"type": "text"},), note=_FORMATS),
+        "store": Member(neutral=(False,), refused="a chat completion cannot be retrieved later"),
+        "modalities": Member(neutral=(["text"],), refused=_TEXT_ONLY),
+        **dict.fromkeys(("audio", "web_search_options"), Member(refused=_TEXT_ONLY)),
+        **dict.fromkeys(
+            ("prediction", "reasoning_effort", "verbosity"), Member(refused="it would have no effect")
+        ),
+    },
+    "responses": {
+        **_COMMON,
+        **_CONVERSED,
+        "input": Member("messages", note="a text, or messages as in chat completions"),
+        "instructions": Member("messages", note="becomes the first message"),
+        "max_output_tokens": Member("max_tokens", note=_REST),
+        "top_logprobs": Member("top_logprobs", neutral=(0,)),
+        "include": Member("logprobs", neutral=([],), note="`message.output_text.logprobs`"),
+        "text": Member("json_schema", neutral=({},), note=f"`format`: {_FORMATS}"),
+        "background": Member(neutral=(False,)),
+        "store": Member(neutral=(True,), note="false deletes the job at the end; not with `background`"),
+        "stream_options": Member(note="`include_obfuscation` has no effect"),
+        "truncation": Member(neutral=("disabled",), refused="shorten `input`"),
+        "reasoning": Member(neutral=({},), refused="it would have no effect"),
+        **dict.fromkeys(("previous_response_id", "conversation"), _SEND_ALL),
+        **dict.fromkeys(("prompt", "max_tool_calls"), Member(refused=_TEXT_ONLY)),
+    },
 }
 """Path below `/openai/v1` → table of the members of its requests."""
 

@@ -111,9 +111,9 @@ class ResponseWriter:
         """Return the events for text that was added. Raise a `RetractedError` if the job's text no longer begins with the
         text that the client has received.
         """
-        self._item = change.item
         if not self._length and self.after > _MASK:
             change = self._without_received(change)
+        self._item = change.item
         self._add(change.text, change.rows)
         if not change.text:
             return b""
@@ -123,7 +123,7 @@ class ResponseWriter:
 
     def end(self, record: JobRecord) -> bytes:
         """Return the events after the text of a job that has succeeded."""
-        whole = self._whole(self._item)
+        whole = self._whole()
         response = self.response(record.status, whole, record)
         (message,) = response["output"]
         done = {"text": whole.text, "logprobs": self._logprobs(whole.rows)}
@@ -135,11 +135,11 @@ class ResponseWriter:
             (f"response.{response['status']}", {"response": response}),
         )
 
-    def fail(self, error: dict[str, Any], failed: TextChange | None) -> bytes:
-        """Return the last events of a stream that ends with an error. If the job has failed, `failed` is its last change."""
+    def fail(self, error: dict[str, Any]) -> bytes:
+        """Return the last events of a stream that ends with an error."""
         frames = b""
-        if failed is not None and failed.item is not None and failed.item["status"] == "failed":
-            response = self.response("failed", self._whole(failed.item))
+        if self._item is not None and self._item["status"] == "failed":
+            response = self.response("failed", self._whole())
             frames = self._events((self._length + 1) << CRC_BITS, ("response.failed", {"response": response}))
         return frames + sse_frame(error)
 
@@ -160,7 +160,7 @@ class ResponseWriter:
         before = change.text[:received]
         if received > length or _crc_of(before) & _MASK != crc_bits:
             raise RetractedError
-        rows = [] if self._tokens is None else self._tokens.rows_of(change.rows, before)
+        rows = [row for row in change.rows if row.offset < received]
         self._add(before, rows)
         return change._replace(text=change.text[received:], rows=change.rows[len(rows) :])
 
@@ -172,8 +172,8 @@ class ResponseWriter:
 
     # ---- parts -------------------------------------------------------------------------------------------------
 
-    def _whole(self, item: dict[str, Any] | None) -> TextChange:
-        return TextChange(0, "".join(self._pieces), self._rows, item)
+    def _whole(self) -> TextChange:
+        return TextChange(0, "".join(self._pieces), self._rows, self._item)
 
     def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
         status = status if status in {"completed", "in_progress"} else "incomplete"

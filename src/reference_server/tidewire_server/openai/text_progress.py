@@ -4,12 +4,13 @@ Clients of OpenAI's API can only append text. If the text that was sent is no lo
 stream must therefore end with an error.
 """
 
+import codecs
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tidewire.protocol.document.view import View
 from tidewire.protocol.messages import ENDED
-from tidewire_server.openai.token_logprobs import TextLengths, TokenBytes, TokenRow
+from tidewire_server.openai.token_logprobs import TokenBytes, TokenRow
 from tidewire_server.store.log_interface import StateAt
 
 
@@ -42,8 +43,17 @@ class _Item:
     def __init__(self) -> None:
         self.length = self.reasoning_length = self.rows = 0
         self.beginning = ""
-        self.lengths = TextLengths()
         self.ended = False
+        self.token_length = 0
+        """Length of the text of the read tokens, in code points, without an incomplete last character."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add_token(self, token: bytes) -> None:
+        added = self._decoder.decode(token)
+        # Some tokenizers begin a text with a space, which engines leave out.
+        if not self.token_length and self.beginning[:1] not in {"", " "}:
+            added = added.removeprefix(" ")
+        self.token_length += len(added)
 
 
 class TextProgress:
@@ -100,11 +110,11 @@ class TextProgress:
         columns: list[list[Any]] = [view.elements(f"{at}/{name}", item.rows) for name in names]
         columns[2:] = [column or [()] * len(columns[0]) for column in columns[2:]]
         rows: list[TokenRow] = []
-        for row in map(TokenRow._make, zip(*columns, strict=True)):
-            if item.lengths.total >= item.length and not item.ended:
+        for token_id, logprob, top_ids, top_logprobs in zip(*columns, strict=True):
+            if item.token_length >= item.length and not item.ended:
                 break
             item.rows += 1
-            if self._tokens.adds_text(row.token_id):
-                item.lengths.add(self._tokens.bytes_of(row.token_id), item.beginning)
-                rows.append(row)
+            if self._tokens.adds_text(token_id):
+                rows.append(TokenRow(token_id, logprob, top_ids, top_logprobs, item.token_length))
+                item.add_token(self._tokens.bytes_of(token_id))
         return rows

@@ -89,7 +89,6 @@ class OpenAIStream:
                 await self._on_end()
 
     async def _send(self, sender: BackpressuredSender, request: Request) -> None:
-        failed: TextChange | None = None
         unsent = self._writer.begin() or _COMMENT
         try:
             if self._holds_head:
@@ -108,7 +107,6 @@ class OpenAIStream:
                         frames, unsent = unsent + self._writer.change(change), b""
                         await _write(sender, frames)
                     if error is not None:
-                        failed = change
                         raise error
                 if unsent:
                     await sender.write(unsent)
@@ -132,7 +130,7 @@ class OpenAIStream:
             sender.begin(response.raw_headers, response.status_code)
             await sender.write(bytes(response.body))
         else:
-            await _write(sender, self._writer.fail(error.body, failed))
+            await _write(sender, self._writer.fail(error.body))
 
 
 async def whole_texts(

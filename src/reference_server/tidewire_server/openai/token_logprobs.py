@@ -1,7 +1,6 @@
 """Conversion of generated tokens and their log-probabilities to the format of OpenAI's API."""
 
 import base64
-import codecs
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +22,8 @@ class TokenRow(NamedTuple):
     """None for a probability of 0."""
     top_ids: Sequence[int]
     top_logprobs: Sequence[float | None]
+    offset: int
+    """Length of the item's text before this token, in code points, without an incomplete last character."""
 
 
 class TokenBytes:
@@ -42,33 +43,20 @@ class TokenBytes:
         """Return the bytes that a token adds to a text. For a special token, return the bytes of its name."""
         return self._tokens[token_id] if 0 <= token_id < len(self._tokens) else b""
 
-    def rows_of(self, rows: Sequence[TokenRow], text: str) -> Sequence[TokenRow]:
-        """Return the first tokens, up to the one that completes `text`. The text of all tokens must begin with `text`."""
-        lengths, count = TextLengths(), 0
-        while lengths.total < len(text) and count < len(rows):
-            lengths.add(self.bytes_of(rows[count].token_id), text)
-            count += 1
-        return rows[:count]
-
     def chat_logprob(self, row: TokenRow) -> dict[str, Any]:
         """Convert a token to an element of a chat completion's `logprobs.content`, or of a response's `logprobs`."""
         top = [self._entry(one, logprob) for one, logprob in zip(row.top_ids, row.top_logprobs, strict=True)]
         return {**self._entry(row.token_id, row.logprob), "top_logprobs": top}
 
-    def completion_logprobs(
-        self, rows: Sequence[TokenRow], lengths: "TextLengths", text: str
-    ) -> dict[str, Any]:
-        """Return the member `logprobs` of a completion for the tokens `rows`. `lengths` is the length of the text before these
-        tokens, and this method adds their length to it.
-        """
+    def completion_logprobs(self, rows: Sequence[TokenRow]) -> dict[str, Any]:
+        """Return the member `logprobs` of a completion for the tokens `rows`."""
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for row in rows:
             found["tokens"].append(self._label(row.token_id))
             found["token_logprobs"].append(_number(row.logprob))
             top = zip((*row.top_ids, row.token_id), (*row.top_logprobs, row.logprob), strict=True)
             found["top_logprobs"].append({self._label(one): _number(logprob) for one, logprob in top})
-            found["text_offset"].append(lengths.total)
-            lengths.add(self.bytes_of(row.token_id), text)
+            found["text_offset"].append(row.offset)
         if not any(row.top_ids for row in rows):
             found["top_logprobs"] = None
         return found
@@ -88,21 +76,3 @@ class TokenBytes:
             return token.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
-
-
-class TextLengths:
-    """Total length of the text of all tokens so far, in code points, without an incomplete last character."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._begun = False
-        self.total = 0
-
-    def add(self, token: bytes, text: str) -> None:
-        """Add a token. In the first call, `text` must be the beginning of the text of all tokens."""
-        added = self._decoder.decode(token)
-        self.total += len(added)
-        if added and not self._begun:
-            self._begun = True
-            # Some tokenizers begin a text with a space, which engines leave out.
-            self.total -= added[0] == " " and text[:1] not in {"", " "}

@@ -7,7 +7,7 @@ relative, so that the page works below any path prefix.
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -48,12 +48,6 @@ HEADERS: Final = {
 """Headers of all files."""
 
 
-class _File(NamedTuple):
-    body: bytes
-    media_type: str
-    etag: str
-
-
 def page_routes(app: TidewireApp) -> Sequence[Route]:
     """Return the routes of the page, or none if the setting `page` is off. The files are read when this function is called.
 
@@ -62,10 +56,10 @@ def page_routes(app: TidewireApp) -> Sequence[Route]:
     """
     if not app.settings.page:
         return []
-    files = {f"page/{path.name}": _read(path) for path in _files_in(_HERE / "static")}
-    files |= {f"page/client/{path.name}": _read(path) for path in _files_in(client_folder())}
+    files = {f"page/{path.name}": path for path in _files_in(_HERE / "static")}
+    files |= {f"page/client/{path.name}": path for path in _files_in(client_folder())}
     files[""] = files.pop("page/index.html")
-    return [Route(f"/{name}", _responder(file), methods=["GET"]) for name, file in files.items()]
+    return [Route(f"/{name}", _responder(path), methods=["GET"]) for name, path in files.items()]
 
 
 def client_folder() -> Path:
@@ -87,18 +81,15 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in MEDIA_TYPES)
 
 
-def _read(path: Path) -> _File:
+def _responder(path: Path) -> Callable[[Request], Awaitable[Response]]:
     body = path.read_bytes()
-    return _File(body, MEDIA_TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-
-
-def _responder(file: _File) -> Callable[[Request], Awaitable[Response]]:
-    headers = HEADERS | {"etag": file.etag}
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = HEADERS | {"etag": etag}
 
     async def respond(request: Request) -> Response:
         known = [tag.strip().removeprefix("W/") for tag in header(request, b"if-none-match").split(",")]
-        if file.etag in known or known == ["*"]:
+        if etag in known or known == ["*"]:
             return Response(status_code=304, headers=headers)
-        return Response(file.body, headers=headers, media_type=file.media_type)
+        return Response(body, headers=headers, media_type=MEDIA_TYPES[path.suffix])
 
     return respond

@@ -6,9 +6,9 @@ the text of several tokens, a part of a character, or no text at all.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from codecs import BOM_UTF8
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -124,15 +124,15 @@ class AnswerReader:
         base: TokenUsage | None = None,
         hide: Callable[[str], str] = str,
     ) -> None:
-        self._request, self._vocabulary, self._base, self._hide = request, vocabulary, base, hide
+        self._request, self._base, self._hide = request, base, hide
+        self._vocabulary = vocabulary or Vocabulary(())
         self._columns = request.columns
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._decoder = Decoder(max_event_bytes=MAX_EVENT_BYTES)
         self._bytes_left = BYTES_PER_TOKEN * (max_tokens + SPARE_TOKENS)
         self._text, self._reasoning = CharacterJoiner(), CharacterJoiner()
         self._stops = StopStrings(request.stops)
         self._rows = 0
-        self._start: bytes | None = b""
-        """First bytes of the answer, as long as they may be a part of a byte order mark. None afterwards."""
         self._began = False
         """Whether the engine has sent a part of the answer."""
         self._before_text = False
@@ -154,16 +154,10 @@ class AnswerReader:
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             raise EngineError("the engine sent many more bytes than tokens were requested")
-        if self._start is not None:
-            # Remove the byte order mark. The decoder would not recognize it in the text below, and would ignore the first event.
-            self._start += data
-            if self._start != BOM_UTF8 and BOM_UTF8.startswith(self._start):
-                return Delta()
-            data, self._start = self._start.removeprefix(BOM_UTF8), None
         try:
             # If an engine splits a character between two events, their bytes are not UTF-8, and the decoder would replace
-            # them. Therefore pass each byte to the decoder as one character.
-            events = self._decoder.feed(data if data.isascii() else data.decode("latin-1").encode())
+            # them. Therefore write each of these bytes as an escape of JSON, such as \udcc3.
+            events = self._decoder.feed(self._utf8.decode(data).encode("utf-8", "backslashreplace"))
         except EventTooLargeError:
             raise EngineError(f"the engine sent an event of more than {MAX_EVENT_BYTES} bytes") from None
         delta = Delta()
@@ -256,8 +250,7 @@ class AnswerReader:
 
     def _tokens_of_text(self, tokens: list[_Token], content: str) -> list[_Token]:
         """Return the last tokens of a chunk, which belong to its text. Earlier tokens belong to the reasoning."""
-        assert self._vocabulary is not None  # noqa: S101 - columns with token ids require it
-        ids = [self._known(_id_of(token)) for token in tokens]
+        ids = [self._id_of(token) for token in tokens]
         first = 0
         while first < len(ids) and len(self._vocabulary.text_of_all(ids[first + 1 :])) >= len(content):
             first += 1
@@ -279,10 +272,10 @@ class AnswerReader:
         return TokenUsage(self._base.prompt_tokens, generated)
 
     def _row(self, text: str, token: _Token) -> tuple[Any, ...]:
-        chosen = self._known(_id_of(token))
+        chosen = self._id_of(token)
         top = self._top(chosen, token) if "top_ids" in self._columns else []
         ids = [chosen, *(key for key, _ in top)]
-        texts = [self._text_of(each) for each in ids] if "token_text" in self._columns else [""]
+        texts = [self._vocabulary.text_of(each) for each in ids] if "token_text" in self._columns else [""]
         values: dict[str, Any] = {
             "token_ids": chosen,
             "logprobs": self._rounded(token.logprob),
@@ -293,14 +286,17 @@ class AnswerReader:
         }
         return (text, *(orjson.dumps(values[name]) for name in self._columns[1:]))
 
-    def _known(self, token_id: int) -> int:
-        if self._vocabulary is None or token_id >= len(self._vocabulary):
+    def _id_of(self, token: _Token) -> int:
+        token_id = token.id
+        if token_id is None:
+            found = _TOKEN_ID.fullmatch(token.token)
+            if found is None:
+                # Do not look up the id of a token by its text, because two tokens can have the same text.
+                raise EngineError("the engine sent log-probabilities without token ids")
+            token_id = int(found[1])
+        if token_id >= len(self._vocabulary):
             raise EngineError(f"the engine sent the token id {token_id}, which the tokenizer does not have")
         return token_id
-
-    def _text_of(self, token_id: int) -> str:
-        assert self._vocabulary is not None  # noqa: S101 - `_known` has checked it
-        return self._vocabulary.text_of(token_id)
 
     def _rounded(self, value: float | None) -> float | None:
         if value is None or value <= NO_PROBABILITY:
@@ -311,8 +307,8 @@ class AnswerReader:
 
     def _top(self, chosen: int, token: _Token) -> list[tuple[int, float]]:
         """Return the requested number of alternatives, ordered as the specification requires."""
-        wanted = min(self._request.top_logprobs, len(self._vocabulary or ()))
-        known = {self._known(_id_of(each)): _bounded(each.logprob) for each in token.top_logprobs}
+        wanted = min(self._request.top_logprobs, len(self._vocabulary))
+        known = {self._id_of(each): _bounded(each.logprob) for each in token.top_logprobs}
         if len(known) < max(wanted, len(token.top_logprobs)):
             raise EngineError(f"the engine sent {len(known)} alternatives, although {wanted} were requested")
         ordered = sorted(known.items(), key=lambda each: (-each[1], each[0]))[:wanted]
@@ -331,8 +327,8 @@ def _bounded(value: float | None) -> float:
 
 def _decoded(event: Event) -> _StreamedBody:
     try:
-        # Use Python's parser, which accepts incomplete characters in the form of bytes or surrogates.
-        body = json.loads(event.data.encode("latin-1").decode("utf-8", "surrogateescape"))
+        # Use Python's parser, which accepts incomplete characters in the form of surrogates.
+        body = json.loads(event.data)
         if isinstance(body, dict) and (event.type == "error" or body.get("object") == "error"):
             # Some engines report an error without the member `error`, and then send `[DONE]`. Add the member, because the text
             # would otherwise be treated as complete.
@@ -353,16 +349,6 @@ def _tokens_of(logprobs: _Logprobs) -> list[_Token]:
         _Token(name, None, value, [_Token(key, None, each) for key, each in (top or {}).items()])
         for name, value, top in zip(names, values, tops, strict=True)
     ]
-
-
-def _id_of(token: _Token) -> int:
-    if token.id is not None:
-        return token.id
-    found = _TOKEN_ID.fullmatch(token.token)
-    if found is None:
-        # Do not look up the id of a token by its text, because two tokens can have the same text.
-        raise EngineError("the engine sent log-probabilities without token ids")
-    return int(found[1])
 
 
 def status_of(error: Any) -> int:

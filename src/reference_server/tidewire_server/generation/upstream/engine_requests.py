@@ -125,10 +125,8 @@ class EngineRequests:
         within = ANSWER_TIMEOUT + self._timeout
         async with self._answer("POST", f"{url}/{path}", within, **options) as response:
             _check_status(response)
-            if response.status_code >= 500:
-                raise self._failure(response.status_code, await _json_of(response))
             if response.status_code != 200:
-                raise self._rejection(response.status_code, path, await _json_of(response))
+                raise self._error_of(response.status_code, path, await _json_of(response))
             if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
                 raise EngineError("the engine did not answer with an event stream")
             yield b""
@@ -166,18 +164,17 @@ class EngineRequests:
         """Remove the key from a text that the engine has sent."""
         return text.replace(self._key, "***") if self._key else text
 
-    def _failure(self, status: int, content: Any) -> UrlError:
-        """Return the error for an answer that reports a failure of the engine, or of a proxy."""
-        reason = f": {self.hide(reason_of(content))}" if isinstance(content, dict) else ""
-        return UrlError(f"answers with the status {status}{reason}", began=True, of_request=status == 500)
-
-    def _rejection(self, status: int, path: str, content: Any) -> EngineError | InputError:
-        """Return the error for an answer that rejects the request."""
+    def _error_of(self, status: int, path: str, content: Any) -> EngineError | InputError:
+        """Return the error for a status that `_check_status` allows, except 200."""
+        if status >= 500:
+            reason = f": {self.hide(reason_of(content))}" if isinstance(content, dict) else ""
+            message = f"answers with the status {status}{reason}"
+            return UrlError(message, began=True, of_request=status == 500)
         reason = self.hide(reason_of(content)) if content else "it sent no reason"
         if status in {400, 413, 422}:
             return rejection(status, f"rejected the input: {reason}")
-        message = f"answered {path} with the status {status}: {reason}; check --upstream"
-        return NotFoundError(f"the engine {message}") if status == 404 else rejection(status, message)
+        kind = NotFoundError if status == 404 else EngineError
+        return kind(f"the engine answered {path} with the status {status}: {reason}; check --upstream")
 
 
 def _check_status(response: httpx2.Response) -> None:

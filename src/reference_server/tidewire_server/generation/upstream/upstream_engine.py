@@ -18,6 +18,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal
 
 from tidewire_server.generation.check_schema_limits import check_schema
@@ -106,10 +107,7 @@ class UpstreamEngine:
     async def start(self) -> None:
         """Start to ask the engines for their descriptions. This method does not wait for the answers."""
         requests = EngineRequests(self.key, self.timeout)
-
-        async def probe(url: str) -> None:
-            self._learn(await requests.describe(url, self.kind, self.model))
-
+        probe = partial(self._probe, requests)
         self._open = UrlPool(self.urls, self.concurrency, probe, self.limit_calls), requests
 
     def unavailable(self) -> str | None:
@@ -117,8 +115,9 @@ class UpstreamEngine:
         reason = None if self._open is None else self._open[0].unavailable
         return reason and f"the upstream cannot be used yet: {reason}"
 
-    def _learn(self, found: EngineDescription) -> None:
-        """Keep the first description of an engine, or raise a `UrlError` if requests cannot be sent to the engine."""
+    async def _probe(self, requests: EngineRequests, url: str) -> None:
+        """Ask an engine for its description, and keep the first one. Raise a `UrlError` if the engine takes no requests."""
+        found = await requests.describe(url, self.kind, self.model)
         listed, problem = ", ".join(name[:80] for name in found.models[:5]) or "none", None
         if self._known is not None and found.kind != self._known.kind:
             problem = f"is of the kind {found.kind}, but the upstream of the kind {self._known.kind}; use --upstream-kind"
@@ -179,7 +178,7 @@ class UpstreamEngine:
                 except NotFoundError:
                     # Check the engine's model. After a restart with another model, the engine refuses each request quickly. It
                     # would then get, and fail, most jobs.
-                    self._learn(await requests.describe(url, self.kind, self.model))
+                    await self._probe(requests, url)
                     raise
         except UrlError as error:
             request.lost_answers += error.began

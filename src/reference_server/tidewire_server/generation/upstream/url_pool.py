@@ -154,7 +154,7 @@ class UrlPool:
     async def _watch(self, url: UrlState) -> None:
         """Wait until a URL takes requests again. Probe it until it answers. If it is only busy, no probe is needed."""
         while url.trouble or url.until > self._loop.time():
-            # Wait one more millisecond, because a timer may fire slightly early.
+            # Wait one more millisecond, because a timer of uvloop may fire early, and this loop would then spin.
             await asyncio.sleep(max(0.0, url.until - self._loop.time()) + 0.001)
             if not url.trouble:
                 continue
