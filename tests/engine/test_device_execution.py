@@ -16,10 +16,10 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import step_runner
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.decode_graphs import DecodeGraphs, padded_length, padded_slots
+from tidewire_server.generation.torch_engine.detokenizer import OutputText
 from tidewire_server.generation.torch_engine.device_execution import HostCopy
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
-from tidewire_server.generation.torch_engine.running_request import OutputText
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepScheduler

@@ -26,12 +26,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from tidewire_server.generation.engine_interface import FinishReason
+from tidewire_server.generation.torch_engine.detokenizer import OutputText
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.sampling.score_columns import (
@@ -45,18 +46,6 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
 def candidates_per_beam(end_tokens: int) -> int:
     """Return the number of candidates per beam and step. Enough candidates remain even if some of them end the text."""
     return max(2, 1 + end_tokens)
-
-
-class GrowingText(Protocol):
-    """Text of a hypothesis."""
-
-    def feed(self, token: int) -> tuple[str, FinishReason | None]:
-        """Add a token. Return the text that it adds, and the reason why the text ends, or None if it continues."""
-        ...
-
-    def fork(self) -> Self:
-        """Return an independent copy, for a second text that begins with the text so far."""
-        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -82,7 +71,7 @@ class Hypothesis(NamedTuple):
     score: float
     """Sum of the log-probabilities. For an ended hypothesis, it is divided by length ** `length_penalty`."""
     last: Token
-    text: GrowingText
+    text: OutputText
     slot: int
     """Index of the request's slot that contains the keys and values of all tokens except the last. Meaningless for an ended
     hypothesis."""
@@ -131,7 +120,7 @@ class BeamSearch:
         *,
         end_tokens: int,
         length_penalty: float,
-        text: GrowingText,
+        text: OutputText,
         scoring: Scoring | None = None,
     ) -> None:
         self.beams = beams

@@ -31,14 +31,11 @@ from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
 from tidewire_server.generation.torch_engine.delta_queue import deliver
+from tidewire_server.generation.torch_engine.detokenizer import OutputText, can_continue
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
-from tidewire_server.generation.torch_engine.running_request import (
-    OutputText,
-    RunningRequest,
-    can_continue,
-)
+from tidewire_server.generation.torch_engine.running_request import RunningRequest
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult

@@ -12,9 +12,9 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.cache_sizing import context_that_fits
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
+from tidewire_server.generation.torch_engine.detokenizer import can_continue
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load_without_weights
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
-from tidewire_server.generation.torch_engine.running_request import can_continue
 from tidewire_server.user_paths import user_path
 
 _log = logging.getLogger(__name__)
