@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
-from tidewire_server.generation.engine_interface import Delta, EngineError, LoggedTokens, Stats, check_members
+from tidewire_server.generation.engine_interface import Delta, EngineError, LoggedTokens, check_members
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.cache_sizing import context_that_fits
@@ -72,9 +72,6 @@ class EngineWithoutWeights:
         """Raise an `EngineError`, because this process runs no functions."""
         raise EngineError("this server runs no functions, so it has not loaded the weights of the model")
         yield Delta()
-
-    async def stats(self) -> Stats:
-        return Stats(started=0, running=0, waiting=0, slots=0, steps=0, prompt_tokens=0, generated_tokens=0)
 
     async def close(self) -> None:
         """Do nothing, because the engine has no thread."""
