@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
 from pathlib import Path
@@ -97,7 +96,8 @@ class TorchEngine:
         self._profiler = None if profile is None else StepProfiler(profile)
         self._wake = threading.Condition()
         # Hold the lock of the condition `_wake` to use the scheduler and the attributes up to the next comment.
-        self._arrivals: deque[RunningRequest] = deque()
+        # A request that was cancelled stays open until the next step, with its penalties on the device. Without a limit, a caller
+        # that starts and cancels requests during a long step could exhaust the memory.
         self._max_open = slots + max_waiting
         self._closing = False
         self._reason = "the engine was closed"
@@ -225,7 +225,7 @@ class TorchEngine:
             return Stats(
                 started=self._started,
                 running=self._scheduler.running,
-                waiting=self._scheduler.waiting + len(self._arrivals),
+                waiting=self._scheduler.waiting,
                 slots=self._scheduler.slots,
                 steps=self._steps,
                 prompt_tokens=self._prompt_tokens,
@@ -244,7 +244,7 @@ class TorchEngine:
         with self._wake:
             if self._closing:
                 raise EngineClosedError(self._reason)
-            taken = len(self._arrivals) + self._scheduler.waiting + self._scheduler.running
+            taken = self._scheduler.waiting + self._scheduler.running
             if taken >= self._max_open:
                 raise EngineFullError(
                     f"the engine has reached its limit: {taken} requests are running or waiting"
@@ -252,7 +252,7 @@ class TorchEngine:
             if self._thread.ident is None:
                 self._thread.start()
             self._started += 1
-            self._arrivals.append(job)
+            self._scheduler.add(job)
             self._wake.notify()
 
     # ---- engine thread -----------------------------------------------------------------------------------------
@@ -268,20 +268,16 @@ class TorchEngine:
             )
         with self._wake:
             self._closing = True
-            left = [*self._scheduler.clear(), *self._arrivals]
+            left = self._scheduler.clear()
         deliver([(job, EngineClosedError(self._reason)) for job in left])
 
     def _execute_steps(self) -> None:
         scheduler = self._scheduler
         while True:
             with self._wake:
-                self._wake.wait_for(
-                    lambda: self._closing or self._arrivals or scheduler.running or scheduler.waiting
-                )
+                self._wake.wait_for(lambda: self._closing or scheduler.running or scheduler.waiting)
                 if self._closing:
                     break
-                while self._arrivals:
-                    scheduler.add(self._arrivals.popleft())
                 step = scheduler.schedule()
             if step:
                 self._run(step)
