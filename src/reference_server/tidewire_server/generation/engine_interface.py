@@ -74,7 +74,13 @@ class InputError(ValueError):
 
 
 class EngineError(RuntimeError):
-    """The engine failed while it processed a request."""
+    """The engine failed while it processed a request.
+
+    Attributes:
+        code: Problem code of the item, as defined by the specification.
+    """
+
+    code = "internal"
 
 
 class InputTooExpensiveError(EngineError):
@@ -84,6 +90,8 @@ class InputTooExpensiveError(EngineError):
 class EngineFullError(EngineError):
     """The engine rejected a request, because too many requests are running or waiting."""
 
+    code = "queue_full"
+
 
 class EngineClosedError(EngineError):
     """The engine was closed."""
@@ -92,6 +100,8 @@ class EngineClosedError(EngineError):
 class EngineUnavailableError(EngineError):
     """The engine cannot process requests now, for example because the server that runs the model cannot be reached."""
 
+    code = "unavailable"
+
 
 class EngineBusyError(EngineError):
     """No engine can accept the request now. The item returns to the queue. Its next attempt continues after the logged text."""
@@ -99,6 +109,8 @@ class EngineBusyError(EngineError):
 
 class EngineLostError(EngineError):
     """The request failed several times because the response broke off, so the engine does not try again."""
+
+    code = "worker_lost"
 
 
 class ContinuationError(EngineError):
