@@ -257,7 +257,6 @@ class Searching(Protocol):
 
     prompt: list[int]
     slots: list[int]
-    search: BeamSearch | None
 
     @property
     def length(self) -> int: ...
@@ -279,17 +278,15 @@ class SearchStep:
     the searches.
 
     Args:
-        requests: The requests, with the logits of their live hypotheses, [live, V], float32.
+        requests: The requests, their searches, and the logits of their live hypotheses, [live, V], float32.
         cache: The key-value cache.
     """
 
-    def __init__(self, requests: Sequence[tuple[Searching, torch.Tensor]], cache: KVCache) -> None:
+    def __init__(
+        self, requests: Sequence[tuple[Searching, BeamSearch, torch.Tensor]], cache: KVCache
+    ) -> None:
         self._cache = cache
-        self._requests = [
-            (request, request.search, logits.shape[-1])
-            for request, logits in requests
-            if request.search is not None
-        ]
+        self._requests = requests
         self._scorings: list[Scoring] = []
         self._selections: list[Selection | None] = []
         self.tensors: list[torch.Tensor] = []
@@ -297,14 +294,14 @@ class SearchStep:
         self.results: list[Searched] = []
         """Results in the order of the requests, after `commit`."""
         parents, tokens = [], []
-        for (_, search, size), (_, logits) in zip(self._requests, requests, strict=True):
+        for _, search, logits in requests:
             so_far = to_device([[one.score] for one in search.live], logits.device, torch.float32)
             sums = (logits.log_softmax(-1) + so_far).view(-1)
             scores, indexes = sums.topk(min(search.candidates, len(sums)))
             self.tensors += [scores, indexes, logits.amax(-1).isfinite().all()]
             if search.scoring is not None:
-                parents.append(logits.index_select(0, indexes // size))
-                tokens.append(indexes % size)
+                parents.append(logits.index_select(0, indexes // logits.shape[-1]))
+                tokens.append(indexes % logits.shape[-1])
                 self._scorings.extend([search.scoring] * len(indexes))
         if self._scorings:
             self.tensors += score_columns(torch.cat(parents), torch.cat(tokens), self._scorings)
@@ -318,14 +315,14 @@ class SearchStep:
         starts, ends = [], []
         slots: list[int] = []
         tokens: list[int] = []
-        for (request, search, size), scores, indexes, valid in zip(
+        for (request, search, logits), scores, indexes, valid in zip(
             self._requests, found, found, found, strict=True
         ):
             columns = [] if search.scoring is None else [*islice(values, len(indexes))]
             if not valid:
                 self._selections.append(None)
                 continue
-            selection = search.choose(scores.tolist(), indexes.tolist(), size, columns)
+            selection = search.choose(scores.tolist(), indexes.tolist(), logits.shape[-1], columns)
             self._selections.append(selection)
             slots.extend(request.slots[hypothesis.slot] for hypothesis in selection.live)
             tokens.extend(hypothesis.last.id for hypothesis in selection.live)

@@ -86,10 +86,10 @@ class Runner:
         requests = step.sampled
         counts = [len(request.decoding_slots) if request.decodes else 1 for request in requests]
         row = sum(counts)
-        plain, parts, searches = requests, logits[:row], list[tuple[R, torch.Tensor]]()
+        plain, parts, searches = requests, logits[:row], list[tuple[R, BeamSearch, torch.Tensor]]()
         if any(request.search is not None for request in requests):
             split = [*zip(requests, torch.split(parts, counts), strict=True)]
-            searches = [(request, part) for request, part in split if request.search is not None]
+            searches = [(one, one.search, part) for one, part in split if one.search is not None]
             plain = [request for request in requests if request.search is None]
             parts = torch.cat([part for request, part in split if request.search is None] or [parts[:0]])
         sampled = SampledTokens(parts, plain) if plain else None
