@@ -198,7 +198,6 @@ class TorchEngine:
             search=search,
             input=request,
             columns=request.columns,
-            prompt_columns=request.prompt_columns,
             text=text,
             grammar=grammar,
             loop=asyncio.get_running_loop(),

@@ -31,7 +31,6 @@ class RunningRequest(RunningSequence):
 
     input: Generate
     columns: list[str]
-    prompt_columns: list[str]
     text: OutputText
     grammar: Grammar | None = None
     continued: int = 0
@@ -51,7 +50,8 @@ class RunningRequest(RunningSequence):
         """Build the rows for a part of the prompt. `values` is None if the logits are invalid."""
         if values is None:
             return EngineError(INVALID_LOGITS)
-        rows: list[Sequence[Any]] = [[one[name] for name in self.prompt_columns] for one in values]
+        names = self.input.prompt_columns
+        rows: list[Sequence[Any]] = [[one[name] for name in names] for one in values]
         return Delta(prompt_rows=rows, prompt_tokens=len(self.prompt) - self.continued)
 
     def _delta(self, sampled: Sampled) -> Delta | EngineError:
