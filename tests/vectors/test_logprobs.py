@@ -166,7 +166,7 @@ def test_engine_rounds_as_the_vector_requires(vector, torch):
 def next_token(torch, logits, members, *, max_top=20):
     """Postprocess logits like a step of the engine, for a request with the input members."""
     from tidewire_server.generation.generate_input_and_value import Generate
-    from tidewire_server.generation.torch_engine.device_execution import HostCopy
+    from tidewire_server.generation.torch_engine.device_execution import to_host
     from tidewire_server.generation.torch_engine.sampling.postprocess import SampledTokens
     from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
     from tidewire_server.generation.torch_engine.step_runner import RunningSequence
@@ -175,7 +175,7 @@ def next_token(torch, logits, members, *, max_top=20):
     parameters = parameters_of(request, [0], size=len(logits), device=torch.device("cpu"), max_top=max_top)
     sequence = RunningSequence(prompt=[0], **parameters)
     sampled = SampledTokens(torch.tensor([logits], dtype=torch.float32), [sequence])
-    token, values, is_number = sampled.on_host(HostCopy(sampled.tensors).arrays())[0]
+    token, values, is_number = sampled.on_host(to_host(sampled.tensors))[0]
     return token, {name: json.loads(value) for name, value in values.items()}, is_number
 
 

@@ -11,7 +11,7 @@ import torch
 
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Searched, SearchStep
 from tidewire_server.generation.torch_engine.decode_graphs import DecodeGraphs
-from tidewire_server.generation.torch_engine.device_execution import HostCopy, to_device
+from tidewire_server.generation.torch_engine.device_execution import to_device, to_host
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
@@ -103,7 +103,7 @@ class Runner:
 
         results = [one for one in (sampled, *(scores for _, scores in prompts), search) if one is not None]
         tensors = [tensor for one in results for tensor in one.tensors]
-        arrays = iter(HostCopy(tensors).arrays() if tensors else [])
+        arrays = iter(to_host(tensors) if tensors else [])
 
         def arrays_of(one: SampledTokens | PromptScores | SearchStep) -> list[np.ndarray]:
             return [*islice(arrays, len(one.tensors))]
