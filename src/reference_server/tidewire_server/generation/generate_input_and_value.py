@@ -332,6 +332,3 @@ USAGE_DESCRIPTION = (
     "Token counts that the engine reports: `prompt_tokens` and `completion_tokens`. While the text grows, they cover its first "
     "`characters` code points. Absent if the engine reports none."
 )
-
-Generated = served_value(Generate.model_fields, counts_rows=False)
-"""Model of the value of an engine that computes all columns."""
