@@ -29,7 +29,9 @@ class RunningSequence(Sequence):
 
     sampling: Sampling
     scoring: Scoring | None = None
-    """Log-probabilities to compute, or None if the request asks for none."""
+    """Log-probabilities of generated tokens to compute, or None if the request asks for none."""
+    prompt_scoring: Scoring | None = None
+    """Log-probabilities of the prompt to compute, or None if `scores_prompt` is false."""
     processor: LogitsProcessor | None = None
     """Bias, penalties and grammar, or None if the request has none."""
     search: BeamSearch | None = None
@@ -95,9 +97,9 @@ class Runner:
         sampled = SampledTokens(parts, plain) if plain else None
         prompts: list[tuple[R, PromptScores]] = []
         for part in step.prefill:
-            if part.sequence.scores_prompt:
-                one, rows = part.sequence, logits[row : row + part.scored]
-                prompts.append((one, PromptScores(rows, one.prompt, one.scoring, part.start)))
+            one, rows = part.sequence, logits[row : row + part.scored]
+            if one.prompt_scoring is not None:
+                prompts.append((one, PromptScores(rows, one.prompt, one.prompt_scoring, part.start)))
                 row += part.scored
         search = SearchStep(searches, self._cache) if searches else None
 

@@ -86,16 +86,14 @@ class PromptScores:
         logits: Logits, [T, V], float32. The first row was computed at position `start`, and scores the prompt token at
             position `start + 1`.
         prompt: Ids of all tokens of the prompt.
-        scoring: The requested log-probabilities.
+        scoring: The requested log-probabilities of the prompt.
         start: Position in the prompt. If it is 0, the result also contains the first token, which has no log-probability.
     """
 
-    def __init__(self, logits: torch.Tensor, prompt: list[int], scoring: Scoring | None, start: int) -> None:
-        if scoring is None or scoring.prompt_top is None:
-            raise ValueError("the request does not ask for the log-probabilities of its prompt")
+    def __init__(self, logits: torch.Tensor, prompt: list[int], scoring: Scoring, start: int) -> None:
         self._first = prompt[:1] if start == 0 else []
         self._ids = prompt[start + 1 : start + 1 + len(logits)]
-        self._scorings = [Scoring(top=scoring.prompt_top, decimals=scoring.decimals)] * len(self._ids)
+        self._scorings = [scoring] * len(self._ids)
         self.tensors: list[torch.Tensor] = []
         """Tensors to copy to the host for `on_host`."""
         if self._ids:

@@ -27,6 +27,7 @@ class Parameters(TypedDict):
 
     sampling: Sampling
     scoring: Scoring | None
+    prompt_scoring: Scoring | None
     processor: LogitsProcessor | None
     scores_prompt: bool
 
@@ -50,13 +51,25 @@ def parameters_of(
         max_top: Maximum number of most probable tokens per position.
         grammar: Grammar of the request's `json_schema`, or None.
     """
-    columns, prompt_columns = request.columns, request.prompt_columns
-    scored = bool({*columns, *prompt_columns} - UNSCORED)
+    scoring = prompt_scoring = None
+    if {*request.columns} - UNSCORED:
+        scoring = Scoring(
+            top=request.top_logprobs,
+            max_top=max_top,
+            ranks=request.ranks,
+            ties=request.ties,
+            mode=request.logprobs_mode,
+            token_ids=tuple(request.logprob_token_ids),
+            decimals=request.logprob_decimals,
+        )
+    if request.prompt_logprobs is not None:
+        prompt_scoring = Scoring(top=request.prompt_logprobs, decimals=request.logprob_decimals)
     return {
         "sampling": _sampling_of(request),
-        "scoring": _scoring_of(request, max_top) if scored else None,
+        "scoring": scoring,
+        "prompt_scoring": prompt_scoring,
         "processor": _processor_of(request, prompt, size, device, grammar),
-        "scores_prompt": bool(prompt_columns),
+        "scores_prompt": prompt_scoring is not None,
     }
 
 
@@ -68,19 +81,6 @@ def _sampling_of(request: Generate) -> Sampling:
         min_p=request.min_p,
         typical_p=request.typical_p,
         seed=secrets.randbits(53) if request.seed is None else request.seed,
-    )
-
-
-def _scoring_of(request: Generate, max_top: int) -> Scoring:
-    return Scoring(
-        top=request.top_logprobs,
-        max_top=max_top,
-        ranks=request.ranks,
-        ties=request.ties,
-        mode=request.logprobs_mode,
-        token_ids=tuple(request.logprob_token_ids),
-        decimals=request.logprob_decimals,
-        prompt_top=request.prompt_logprobs,
     )
 
 
