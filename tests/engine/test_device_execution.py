@@ -48,8 +48,10 @@ def steps_on(device: torch.device, checkpoint: Checkpoint, *members: dict[str, A
         search = None
         if request.num_beams > 1:
             text = OutputText(request, c.vocabulary, c.end_ids)
-            search = BeamSearch(3, end_tokens=1, length_penalty=1.0, text=text, scoring=parameters["scoring"])
-        sequence = RunningSequence(prompt=prompt, **parameters, beams=request.num_beams, search=search)
+            search = BeamSearch(3, end_tokens=1, length_penalty=1.0, text=text)
+        sequence = RunningSequence(
+            prompt=prompt, parameters=parameters, beams=request.num_beams, search=search
+        )
         scheduler.add(sequence)
     results = []
     for _ in range(STEPS):

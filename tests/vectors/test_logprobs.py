@@ -169,12 +169,10 @@ def next_token(torch, logits, members, *, max_top=20):
     from tidewire_server.generation.torch_engine.device_execution import to_host
     from tidewire_server.generation.torch_engine.sampling.postprocess import SampledTokens
     from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
-    from tidewire_server.generation.torch_engine.step_runner import RunningSequence
 
     request = Generate(**{"ranks": True, "logprob_decimals": 9, "seed": 0, **members})
     parameters = parameters_of(request, [0], size=len(logits), device=torch.device("cpu"), max_top=max_top)
-    sequence = RunningSequence(prompt=[0], **parameters)
-    sampled = SampledTokens(torch.tensor([logits], dtype=torch.float32), [sequence])
+    sampled = SampledTokens(torch.tensor([logits], dtype=torch.float32), [parameters], [1])
     token, values, is_number = sampled.on_host(to_host(sampled.tensors))[0]
     return token, {name: json.loads(value) for name, value in values.items()}, is_number
 

@@ -41,6 +41,7 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
     score_columns,
     values_of,
 )
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import Parameters
 
 
 def candidates_per_beam(end_tokens: int) -> int:
@@ -111,21 +112,11 @@ class BeamSearch:
         end_tokens: Number of tokens that end a text.
         length_penalty: Exponent of the length by which the log-probability of an ended hypothesis is divided.
         text: Text of the request. The search changes only copies of it.
-        scoring: Log-probabilities that the request asks for, or None.
     """
 
-    def __init__(
-        self,
-        beams: int,
-        *,
-        end_tokens: int,
-        length_penalty: float,
-        text: OutputText,
-        scoring: Scoring | None = None,
-    ) -> None:
+    def __init__(self, beams: int, *, end_tokens: int, length_penalty: float, text: OutputText) -> None:
         self.beams = beams
         self.candidates = candidates_per_beam(end_tokens) * beams
-        self.scoring = scoring
         self._length_penalty = length_penalty
         root = Token(None, 0, -1, "", {})
         # The root and the tokens of the shown text.
@@ -257,6 +248,7 @@ class Searching(Protocol):
 
     prompt: list[int]
     slots: list[int]
+    parameters: Parameters
 
     @property
     def length(self) -> int: ...
@@ -294,15 +286,15 @@ class SearchStep:
         self.results: list[Searched] = []
         """Results in the order of the requests, after `commit`."""
         parents, tokens = [], []
-        for _, search, logits in requests:
+        for request, search, logits in requests:
             so_far = to_device([[one.score] for one in search.live], logits.device, torch.float32)
             sums = (logits.log_softmax(-1) + so_far).view(-1)
             scores, indexes = sums.topk(min(search.candidates, len(sums)))
             self.tensors += [scores, indexes, logits.amax(-1).isfinite().all()]
-            if search.scoring is not None:
+            if (scoring := request.parameters.scoring) is not None:
                 parents.append(logits.index_select(0, indexes // logits.shape[-1]))
                 tokens.append(indexes % logits.shape[-1])
-                self._scorings.extend([search.scoring] * len(indexes))
+                self._scorings.extend([scoring] * len(indexes))
         if self._scorings:
             self.tensors += score_columns(torch.cat(parents), torch.cat(tokens), self._scorings)
 
@@ -318,7 +310,7 @@ class SearchStep:
         for (request, search, logits), scores, indexes, valid in zip(
             self._requests, found, found, found, strict=True
         ):
-            columns = [] if search.scoring is None else [*islice(values, len(indexes))]
+            columns = [] if request.parameters.scoring is None else [*islice(values, len(indexes))]
             if not valid:
                 self._selections.append(None)
                 continue

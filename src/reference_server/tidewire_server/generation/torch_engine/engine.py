@@ -187,13 +187,12 @@ class TorchEngine:
                 end_tokens=len(self._checkpoint.end_ids),
                 length_penalty=request.length_penalty,
                 text=text,
-                scoring=parameters["scoring"],
             )
         job = RunningRequest(
             prompt=prompt + continued,
             scope=request.cache_scope,
             continued=len(continued),
-            **parameters,
+            parameters=parameters,
             beams=request.num_beams,
             search=search,
             input=request,
@@ -202,8 +201,8 @@ class TorchEngine:
             grammar=grammar,
             loop=asyncio.get_running_loop(),
         )
-        if job.processor is not None:
-            job.processor.add(to_device(continued, self._checkpoint.device, torch.int64))
+        if parameters.processor is not None:
+            parameters.processor.add(to_device(continued, self._checkpoint.device, torch.int64))
         if grammar is not None:
             for token in continued:
                 grammar.advance(token)

@@ -7,31 +7,20 @@ the host at once, and `on_host` converts the copies. Only requested results are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from tidewire_server.generation.torch_engine.device_execution import to_device
-from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.sampler import Sampling, processed_logits, sample
+from tidewire_server.generation.torch_engine.sampling.sampler import processed_logits, sample
 from tidewire_server.generation.torch_engine.sampling.score_columns import (
     Scoring,
     Values,
     score_columns,
     values_of,
 )
-
-
-class Scored(Protocol):
-    """Attributes of a running request that postprocessing needs."""
-
-    sampling: Sampling
-    scoring: Scoring | None
-    processor: LogitsProcessor | None
-
-    @property
-    def length(self) -> int: ...
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import Parameters
 
 
 class Sampled(NamedTuple):
@@ -50,12 +39,13 @@ class SampledTokens:
 
     Args:
         logits: Logits of the next tokens, [B, V], float32.
-        requests: The request of each row.
+        requests: Parameters of the request of each row.
+        lengths: Number of tokens of each request before the sampled token.
     """
 
-    def __init__(self, logits: torch.Tensor, requests: Sequence[Scored]) -> None:
+    def __init__(self, logits: torch.Tensor, requests: Sequence[Parameters], lengths: Sequence[int]) -> None:
         changed = _processed(logits, requests)
-        self.tokens = sample(changed, [r.sampling for r in requests], [r.length for r in requests])
+        self.tokens = sample(changed, [r.sampling for r in requests], lengths)
         """Token ids, [B], int64."""
         self.tensors = [self.tokens, logits.amax(-1).isfinite()]
         """Tensors to copy to the host for `on_host`."""
@@ -113,7 +103,7 @@ class PromptScores:
         ]
 
 
-def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor:
+def _processed(logits: torch.Tensor, requests: Sequence[Parameters]) -> torch.Tensor:
     """Apply bias, penalties and grammars to a copy of the logits. Raw log-probabilities need the original logits."""
     processors = [(i, r.processor) for i, r in enumerate(requests) if r.processor is not None]
     if not processors:
@@ -125,7 +115,7 @@ def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor
 
 
 def _with_processed(
-    distributions: torch.Tensor, changed: torch.Tensor, requests: Sequence[Scored], rows: Sequence[int]
+    distributions: torch.Tensor, changed: torch.Tensor, requests: Sequence[Parameters], rows: Sequence[int]
 ) -> torch.Tensor:
     """Replace the logits of requests with processed log-probabilities by the logits from which their token was sampled."""
     mixed = distributions.clone()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TypedDict
+from dataclasses import dataclass
 
 import torch
 
@@ -22,14 +22,17 @@ UNSCORED = frozenset({"text", "token_ids", "token_text"})
 """Columns that need no log-probabilities."""
 
 
-class Parameters(TypedDict):
-    """Parameters of a running sequence."""
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters for the sampling and the log-probabilities of one request."""
 
     sampling: Sampling
     scoring: Scoring | None
+    """Log-probabilities of generated tokens to compute, or None if the request asks for none."""
     prompt_scoring: Scoring | None
+    """Log-probabilities of the prompt to compute, or None if the request asks for none."""
     processor: LogitsProcessor | None
-    scores_prompt: bool
+    """Bias, penalties and grammar, or None if the request has none."""
 
 
 def parameters_of(
@@ -64,13 +67,8 @@ def parameters_of(
         )
     if request.prompt_logprobs is not None:
         prompt_scoring = Scoring(top=request.prompt_logprobs, decimals=request.logprob_decimals)
-    return {
-        "sampling": _sampling_of(request),
-        "scoring": scoring,
-        "prompt_scoring": prompt_scoring,
-        "processor": _processor_of(request, prompt, size, device, grammar),
-        "scores_prompt": prompt_scoring is not None,
-    }
+    processor = _processor_of(request, prompt, size, device, grammar)
+    return Parameters(_sampling_of(request), scoring, prompt_scoring, processor)
 
 
 def _sampling_of(request: Generate) -> Sampling:
