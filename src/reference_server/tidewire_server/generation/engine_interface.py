@@ -252,7 +252,6 @@ class Stats:
     """Number of requests that the engine has accepted since it was created."""
     running: int
     waiting: int
-    slots: int
     steps: int
     prompt_tokens: int
     """Number of prompt tokens that the engine has processed since it was created."""

@@ -224,7 +224,6 @@ class TorchEngine:
                 started=self._started,
                 running=self._scheduler.running,
                 waiting=self._scheduler.waiting,
-                slots=self._scheduler.slots,
                 steps=self._steps,
                 prompt_tokens=self._prompt_tokens,
                 generated_tokens=self._generated_tokens,
@@ -306,7 +305,7 @@ class TorchEngine:
         for part in step.halves():
             self._run(part)
         if len(step.requests) == 1:
-            text = _failure_message(failure, step, self._scheduler.slots)
+            text = _failure_message(failure, step, self.caps.concurrency)
             self._finish([(job, EngineError(text)) for job in step.requests])
 
     def _complete(
