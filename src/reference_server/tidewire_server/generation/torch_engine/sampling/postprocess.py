@@ -49,23 +49,27 @@ class SampledTokens:
         """Token ids, [B], int64."""
         self.tensors = [self.tokens, logits.amax(-1).isfinite()]
         """Tensors to copy to the host for `on_host`."""
-        self._rows = [i for i, r in enumerate(requests) if r.scoring is not None]
-        self._scorings = [r.scoring for r in requests if r.scoring is not None]
-        if self._rows:
+        self._scorings = {i: r.scoring for i, r in enumerate(requests) if r.scoring is not None}
+        if self._scorings:
             distributions, tokens = logits, self.tokens
-            if len(self._rows) < len(requests):
-                rows = to_device(self._rows, logits.device)
+            if len(self._scorings) < len(requests):
+                rows = to_device([*self._scorings], logits.device)
                 distributions, tokens = logits[rows], tokens[rows]
-            if any(scoring.mode == "processed" for scoring in self._scorings):
-                distributions = _with_processed(distributions, changed, requests, self._rows)
-            self.tensors.extend(score_columns(distributions, tokens, self._scorings))
+            if any(scoring.mode == "processed" for scoring in self._scorings.values()):
+                distributions = distributions.clone()
+                for at, (i, scoring) in enumerate(self._scorings.items()):
+                    if scoring.mode == "processed":
+                        row = processed_logits(changed[i : i + 1], [requests[i].sampling])
+                        distributions[at : at + 1] = row
+            self.tensors.extend(score_columns(distributions, tokens, [*self._scorings.values()]))
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Sampled]:
         """Convert copies of `tensors` on the host to the sampled tokens of the requests."""
         chosen, valid, *columns = arrays
         values: list[Values] = [{}] * len(chosen)
-        for i, found in zip(self._rows, values_of(columns, self._scorings), strict=True):
-            values[i] = found
+        found = values_of(columns, [*self._scorings.values()])
+        for i, one in zip(self._scorings, found, strict=True):
+            values[i] = one
         return [*map(Sampled, chosen.tolist(), values, valid.astype(bool).tolist())]
 
 
@@ -112,15 +116,3 @@ def _processed(logits: torch.Tensor, requests: Sequence[Parameters]) -> torch.Te
     for i, processor in processors:
         processor.apply(changed[i])
     return changed
-
-
-def _with_processed(
-    distributions: torch.Tensor, changed: torch.Tensor, requests: Sequence[Parameters], rows: Sequence[int]
-) -> torch.Tensor:
-    """Replace the logits of requests with processed log-probabilities by the logits from which their token was sampled."""
-    mixed = distributions.clone()
-    for at, i in enumerate(rows):
-        scoring = requests[i].scoring
-        if scoring is not None and scoring.mode == "processed":
-            mixed[at : at + 1] = processed_logits(changed[i : i + 1], [requests[i].sampling])
-    return mixed
