@@ -146,7 +146,7 @@ def runner_of(checkpoint: Checkpoint, slots: int) -> Runner:
 def sequence(c: Checkpoint, prompt: list[int], **state: Any) -> RunningSequence:
     members = state.pop("members")
     parameters = parameters_of(Generate(**members), prompt, size=c.vocab_size, device=c.device, max_top=64)
-    return RunningSequence(prompt=prompt, **parameters, **state)
+    return RunningSequence(prompt=prompt, parameters=parameters, **state)
 
 
 def prompt_of(c: Checkpoint, row: int, length: int) -> list[int]:

@@ -33,7 +33,7 @@ IDS = np.tile(np.arange(400, 464, dtype=np.int32), (64, 1))
 RANKS = np.ones(64, dtype=np.int32)
 
 def result_of(step):
-    scorings = [s.scoring for s in step.sampled if s.scoring is not None]
+    scorings = [s.parameters.scoring for s in step.sampled if s.parameters.scoring is not None]
     if not scorings:
         return StepResult([Sampled(300, {})] * len(step.sampled), [])
     rows, n = len(scorings), max(s.top for s in scorings)

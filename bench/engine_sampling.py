@@ -88,7 +88,9 @@ def plan(checkpoint: Checkpoint, members: dict[str, Any]) -> StepPlan[RunningSeq
             request, prompt, size=checkpoint.vocab_size, device=checkpoint.device, max_top=64
         )
         sequences.append(
-            RunningSequence(prompt=prompt, slot=slot, read=LENGTH, generated=1, last=slot, **parameters)
+            RunningSequence(
+                prompt=prompt, slot=slot, read=LENGTH, generated=1, last=slot, parameters=parameters
+            )
         )
     return StepPlan(sequences, [])
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 import torch
@@ -37,13 +37,15 @@ from tidewire import Client
 from tidewire.protocol import strict_json
 from tidewire_server import Server
 from tidewire_server.errors import ProblemError
-from tidewire_server.generation.engine_interface import Delta, EngineError, FinishReason
+from tidewire_server.generation.engine_interface import Delta, EngineError
 from tidewire_server.generation.generate_endpoint import add_engine
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Token
+from tidewire_server.generation.torch_engine.detokenizer import OutputText
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
+from tidewire_server.generation.vocabulary import Vocabulary
 
 Start = Callable[..., TorchEngine]
 PROMPTS = ["def f(x):\n", "return", "x" * 40]
@@ -327,14 +329,9 @@ def test_stable_text_is_never_retracted_and_iter_text_yields_it(start: Start, ra
     assert pieces[0].startswith(PROMPTS[0]), "the prompt is stable from the start"
 
 
-class Word:
-    """A text that ends with token 0."""
-
-    def feed(self, token: int) -> tuple[str, FinishReason | None]:
-        return "", None if token else "stop"
-
-    def fork(self) -> Self:
-        return self
+def words() -> OutputText:
+    """Return a text of 8 different tokens that ends with token 0."""
+    return OutputText(Generate(max_tokens=None), Vocabulary([b"word"] * 8), {0})
 
 
 def path_of(token: Token) -> list[Token]:
@@ -348,7 +345,7 @@ def test_stable_tokens_are_those_that_all_hypotheses_share():
     chance = random.Random(4)
     values = set()
     for _ in range(200):
-        search = BeamSearch(3, end_tokens=1, length_penalty=chance.random(), text=Word())
+        search = BeamSearch(3, end_tokens=1, length_penalty=chance.random(), text=words())
         shown: list[Token] = []
         scores = [0.0]
         for _ in range(30):
@@ -374,7 +371,7 @@ def test_cost_of_a_step_does_not_grow_with_the_text():
     """Two hypotheses differ in their first token, so that no token is stable."""
 
     def lines(steps: int) -> int:
-        search = BeamSearch(2, end_tokens=1, length_penalty=1.0, text=Word())
+        search = BeamSearch(2, end_tokens=1, length_penalty=1.0, text=words())
 
         def run() -> None:
             search.commit(search.choose([-0.1, -0.2, -0.3], [0, 1, 2], 8))

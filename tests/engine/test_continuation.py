@@ -27,7 +27,7 @@ from tidewire_server.generation.generate_endpoint import (
     columns_of,
     initial_of,
 )
-from tidewire_server.generation.generate_input_and_value import ContinuedGenerate, Generate
+from tidewire_server.generation.generate_input_and_value import Generate, served_input
 from tidewire_server.generation.torch_engine import TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 
@@ -44,6 +44,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
     "scored": {"seed": 6, "top_logprobs": 3, "ranks": True, "token_text": True, "echo": True},
 }
+ContinuedGenerate = served_input(Generate.model_fields, {}, logs_ids=lambda: True)
 OnRestartOrAuto = OnRestart | Literal["auto"]
 Start = Callable[..., TorchEngine]
 

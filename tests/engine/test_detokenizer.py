@@ -3,8 +3,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from support.model_checkpoints import END, byte_level_tokens, random_tokenizer
+from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.tokenizer_bytes import UnsupportedTokenizerError
-from tidewire_server.generation.torch_engine.detokenizer import TextStream
+from tidewire_server.generation.torch_engine.detokenizer import OutputText
 from tidewire_server.generation.torch_engine.models.load_checkpoint import vocabulary_of_tokenizer
 from tidewire_server.generation.vocabulary import Vocabulary
 
@@ -14,12 +15,17 @@ def bytes_vocabulary(*more: bytes) -> Vocabulary:
     return Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", *more], special={256})
 
 
-def pieces(text: TextStream, data: bytes) -> list[str]:
-    return [text.feed(byte) for byte in data]
+def output(*stops: str, vocabulary: Vocabulary | None = None, max_tokens: int | None = None) -> OutputText:
+    request = Generate(stop=[*stops], max_tokens=max_tokens)
+    return OutputText(request, vocabulary or bytes_vocabulary(), {256})
+
+
+def pieces(text: OutputText, data: bytes) -> list[str]:
+    return [text.feed(byte)[0] for byte in data]
 
 
 def test_character_split_over_tokens_is_emitted_with_its_last_byte():
-    text = TextStream(bytes_vocabulary())
+    text = output()
     assert pieces(text, "aé🙂".encode()) == ["a", "", "é", "", "", "", "🙂"]
 
 
@@ -29,63 +35,64 @@ def test_text_is_the_same_for_any_split_into_tokens():
     for size in range(1, 9):
         parts = [data[i : i + size] for i in range(0, len(data), size)]
         vocabulary = bytes_vocabulary(*parts)
-        text = TextStream(vocabulary)
-        emitted = [text.feed(257 + i) for i in range(len(parts))]
+        text = output(vocabulary=vocabulary)
+        emitted = [text.feed(257 + i)[0] for i in range(len(parts))]
         assert "".join(emitted) == whole
         assert "\ufffd" not in "".join(emitted)
 
 
 def test_invalid_bytes_become_replacement_characters():
-    text = TextStream(bytes_vocabulary())
+    text = output()
     assert "".join(pieces(text, b"a\xffb\xed\xa0\x80c")) == "a\ufffdb\ufffd\ufffd\ufffdc"
 
 
 def test_incomplete_character_at_the_end_is_omitted():
-    text = TextStream(bytes_vocabulary(), stops=["zz"])
-    assert "".join(pieces(text, "né".encode()[:2])) + text.flush() == "n"
+    text = output("zz", max_tokens=2)
+    assert [text.feed(byte) for byte in "né".encode()[:2]] == [("n", None), ("", "length")]
 
 
 def test_special_tokens_add_no_text():
-    text = TextStream(bytes_vocabulary())
-    assert [text.feed(token) for token in (65, 256, 66)] == ["A", "", "B"]
+    text = output(vocabulary=Vocabulary([b"<start>", b"A", b"B"], special={0}))
+    assert pieces(text, bytes([1, 0, 2])) == ["A", "", "B"]
+
+
+def test_end_token_ends_the_text_and_adds_nothing():
+    text = output("abc")
+    assert [text.feed(token) for token in (97, 98, 256)] == [("", None), ("", None), ("ab", "stop")]
 
 
 def test_stop_string_over_token_boundaries_is_removed_completely():
-    text = TextStream(bytes_vocabulary(), stops=["\n\ndef", "STOP"])
+    text = output("\n\ndef", "STOP")
     assert pieces(text, b"a\n\nST") == ["a", "", "", "\n\n", ""]
-    assert not text.stopped
-    assert pieces(text, b"OP") == ["", ""]
-    assert text.stopped
-    assert text.flush() == ""
+    assert [text.feed(byte) for byte in b"OP"] == [("", None), ("", "stop")]
 
 
 def test_held_back_text_is_emitted_once_it_cannot_become_a_stop_string():
-    text = TextStream(bytes_vocabulary(), stops=["abcd"])
+    text = output("abcd")
     assert pieces(text, b"xababce") == ["x", "", "", "ab", "", "", "abce"]
-    fresh = TextStream(bytes_vocabulary(), stops=["abcd"])
-    assert "".join(pieces(fresh, b"xababc")) + fresh.flush() == "xababc"
-    assert not fresh.stopped
+    fresh = output("abcd", max_tokens=6)
+    assert "".join(pieces(fresh, b"xabab")) == "xab"
+    assert fresh.feed(ord("c")) == ("abc", "length")
 
 
 def test_earliest_stop_string_within_a_token_applies():
-    text = TextStream(bytes_vocabulary(b"one two three"), stops=["three", "two"])
-    assert text.feed(257) == "one "
-    assert text.stopped
+    text = output("three", "two", vocabulary=bytes_vocabulary(b"one two three"))
+    assert text.feed(257) == ("one ", "stop")
 
 
 def test_stop_strings_are_found_as_in_a_search_of_the_whole_text():
     whole = "aabaabaaabab" * 3
     for stop in ("aab", "aaab", "bab", "abaaabab", "bb", "a", "babaabaab"):
-        text = TextStream(bytes_vocabulary(), stops=[stop])
-        emitted = ""
+        text = output(stop, max_tokens=len(whole))
+        emitted, finish = "", None
         for byte in whole.encode():
-            emitted += text.feed(byte)
-            if text.stopped:
+            piece, finish = text.feed(byte)
+            emitted += piece
+            if finish is not None:
                 break
-        emitted += text.flush()
         at = whole.find(stop)
         assert emitted == (whole if at < 0 else whole[:at])
-        assert text.stopped == (at >= 0)
+        assert finish == ("length" if at < 0 else "stop")
 
 
 def test_vocabulary_has_raw_bytes_instead_of_the_byte_level_alphabet():
@@ -145,11 +152,11 @@ def test_tokenizer_without_byte_tokens_is_refused():
 
 
 def test_vocabulary_hash_depends_only_on_its_content():
-    first, same = bytes_vocabulary(b"x"), bytes_vocabulary(b"x")
-    assert first.hash == same.hash != bytes_vocabulary(b"y").hash
-    assert first.hash != Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", b"x"]).hash
+    first, same, other = bytes_vocabulary(b"x"), bytes_vocabulary(b"x"), bytes_vocabulary(b"y")
+    without_special = Vocabulary([*(bytes([b]) for b in range(256)), b"<end>", b"x"])
     body = first.body()
-    assert body["hash"] == first.hash
+    assert body["hash"] == same.body()["hash"] != other.body()["hash"]
+    assert body["hash"] != without_special.body()["hash"]
     assert len(body["tokens"]) == 258
     assert (body["tokens"][97], body["special"]) == ("YQ==", [256])
     assert (first.text_of(0xFF), first.text_of(97), first.longest) == ("\ufffd", "a", 5)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -16,10 +17,10 @@ from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.torch_engine import step_runner
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.decode_graphs import DecodeGraphs, padded_length, padded_slots
-from tidewire_server.generation.torch_engine.device_execution import HostCopy
+from tidewire_server.generation.torch_engine.detokenizer import OutputText
+from tidewire_server.generation.torch_engine.device_execution import to_host
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
-from tidewire_server.generation.torch_engine.running_request import OutputText
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_runner import Runner, RunningSequence
 from tidewire_server.generation.torch_engine.step_scheduler import StepScheduler
@@ -47,8 +48,10 @@ def steps_on(device: torch.device, checkpoint: Checkpoint, *members: dict[str, A
         search = None
         if request.num_beams > 1:
             text = OutputText(request, c.vocabulary, c.end_ids)
-            search = BeamSearch(3, end_tokens=1, length_penalty=1.0, text=text, scoring=parameters["scoring"])
-        sequence = RunningSequence(prompt=prompt, **parameters, beams=request.num_beams, search=search)
+            search = BeamSearch(3, end_tokens=1, length_penalty=1.0, text=text)
+        sequence = RunningSequence(
+            prompt=prompt, parameters=parameters, beams=request.num_beams, search=search
+        )
         scheduler.add(sequence)
     results = []
     for _ in range(STEPS):
@@ -114,12 +117,11 @@ def test_results_of_a_step_are_one_copy(
 ):
     copies = []
 
-    class Counted(HostCopy):
-        def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-            copies.append(len(tensors))
-            super().__init__(tensors)
+    def counting(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+        copies.append(len(tensors))
+        return to_host(tensors)
 
-    monkeypatch.setattr(step_runner, "HostCopy", Counted)
+    monkeypatch.setattr(step_runner, "to_host", counting)
     steps_on(torch.device("cpu"), random_checkpoint, *members)
     assert len(copies) == STEPS
     assert min(copies) > 2

@@ -24,7 +24,7 @@ from tidewire_server.generation.engine_interface import (
     check_members,
 )
 from tidewire_server.generation.generate_endpoint import add_engine
-from tidewire_server.generation.generate_input_and_value import Generate, Generated
+from tidewire_server.generation.generate_input_and_value import Generate, served_value
 from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
@@ -61,7 +61,7 @@ def test_value_has_the_output_of_the_engine(server: Server, engine: TorchEngine)
         "logprobs_mode": "raw",
         "finish_reason": "length",
     }
-    Generated.model_validate(value, strict=True)
+    served_value(Generate.model_fields).model_validate(value, strict=True)
 
 
 def test_value_has_only_text_by_default(server: Server):

@@ -218,7 +218,9 @@ async def test_request_whose_slot_cannot_be_cleared_gets_its_error_and_ends_the_
         raise RuntimeError("the device is lost")
 
     monkeypatch.setattr(engine._cache, "clear", fail)
-    first, *waiting = [asyncio.create_task(collect(engine, Generate(max_tokens=9))) for _ in range(3)]
+    first = asyncio.create_task(collect(engine, Generate(max_tokens=9)))
+    await until(engine, lambda s: s.running == 1)
+    waiting = [asyncio.create_task(collect(engine, Generate(max_tokens=9))) for _ in range(2)]
     await until(engine, lambda s: s.started == 3)
     gate.open()
     with pytest.raises(EngineError, match="memory does not suffice for the next token"):

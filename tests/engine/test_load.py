@@ -227,7 +227,7 @@ def test_engine_is_loaded_from_a_folder(folder: Path):
 def test_more_slots_than_tokens_of_a_step_are_supported(folder: Path):
     engine = TorchEngine.load(folder, device="cpu", slots=4096, context=16)
     assert len(generate_one(engine, prompt="a", max_tokens=3).text) == 3
-    assert asyncio.run(engine.stats()).slots == 4096
+    assert engine.caps.concurrency == 4096
     asyncio.run(engine.close())
 
 

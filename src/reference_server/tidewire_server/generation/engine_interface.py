@@ -9,9 +9,9 @@ elements of one token in all columns. An engine computes only the columns that t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from tidewire_server.generation.generate_input_and_value import LIMITED_BY_MAX_TOP, Generate
 from tidewire_server.generation.vocabulary import Vocabulary
@@ -53,6 +53,10 @@ NOT_WITH_BEAMS = (
 """Input members that must have their defaults in a beam search, except for a temperature of 0."""
 
 
+_DEFAULTS: Final = vars(Generate())
+"""Default of each input member."""
+
+
 class InputError(ValueError):
     """The engine cannot serve the request.
 
@@ -70,7 +74,13 @@ class InputError(ValueError):
 
 
 class EngineError(RuntimeError):
-    """The engine failed while it processed a request."""
+    """The engine failed while it processed a request.
+
+    Attributes:
+        code: Problem code of the item, as defined by the specification.
+    """
+
+    code = "internal"
 
 
 class InputTooExpensiveError(EngineError):
@@ -80,6 +90,8 @@ class InputTooExpensiveError(EngineError):
 class EngineFullError(EngineError):
     """The engine rejected a request, because too many requests are running or waiting."""
 
+    code = "queue_full"
+
 
 class EngineClosedError(EngineError):
     """The engine was closed."""
@@ -88,6 +100,8 @@ class EngineClosedError(EngineError):
 class EngineUnavailableError(EngineError):
     """The engine cannot process requests now, for example because the server that runs the model cannot be reached."""
 
+    code = "unavailable"
+
 
 class EngineBusyError(EngineError):
     """No engine can accept the request now. The item returns to the queue. Its next attempt continues after the logged text."""
@@ -95,6 +109,8 @@ class EngineBusyError(EngineError):
 
 class EngineLostError(EngineError):
     """The request failed several times because the response broke off, so the engine does not try again."""
+
+    code = "worker_lost"
 
 
 class ContinuationError(EngineError):
@@ -236,7 +252,6 @@ class Stats:
     """Number of requests that the engine has accepted since it was created."""
     running: int
     waiting: int
-    slots: int
     steps: int
     prompt_tokens: int
     """Number of prompt tokens that the engine has processed since it was created."""
@@ -301,25 +316,19 @@ def _check_token_ids(name: str, ids: Iterable[int], caps: EngineCapabilities) ->
         )
 
 
-def _check_beam_search(request: Generate, caps: EngineCapabilities) -> None:
+def _check_beam_search(request: Generate, changed: Collection[str], caps: EngineCapabilities) -> None:
     if request.num_beams > caps.max_num_beams:
         raise InputError(
             f"num_beams is {request.num_beams}, but the maximum on this server is {caps.max_num_beams}",
             member="num_beams",
         )
-    changed = {
-        name
-        for name, member in Generate.model_fields.items()
-        if getattr(request, name) != member.get_default(call_default_factory=True)
-    }
     if request.num_beams == 1 and "length_penalty" in changed:
         raise InputError(
             "length_penalty has an effect only together with num_beams above 1; remove it",
             member="length_penalty",
         )
-    if request.temperature == 0:
-        changed.discard("temperature")
-    conflicts = [name for name in NOT_WITH_BEAMS if name in changed]
+    greedy = {"temperature"} if request.temperature == 0 else set()
+    conflicts = [name for name in NOT_WITH_BEAMS if name in changed and name not in greedy]
     if request.num_beams > 1 and conflicts:
         raise InputError(
             f"{', '.join(conflicts)} cannot be combined with num_beams above 1, because a beam search does not sample and "
@@ -335,9 +344,9 @@ def check_members(request: Generate, caps: EngineCapabilities) -> None:
         InputError: An input member is not supported, exceeds its limit, or contains an id that is not in the vocabulary. The
             error names the member.
     """
-    for name, member in Generate.model_fields.items():
-        value = getattr(request, name)
-        if name not in caps.served and value != member.get_default(call_default_factory=True):
+    changed = [name for name, default in _DEFAULTS.items() if getattr(request, name) != default]
+    for name in changed:
+        if name not in caps.served:
             message = f"{name} is not supported by {caps.model}; remove it from the input"
             raise InputError(NO_CHAT_TEMPLATE if name == "messages" else message, member=name)
     for name in LIMITED_BY_MAX_TOP:
@@ -348,6 +357,6 @@ def check_members(request: Generate, caps: EngineCapabilities) -> None:
                 member=name,
                 code="top_logprobs_too_large",
             )
-    _check_beam_search(request, caps)
+    _check_beam_search(request, changed, caps)
     _check_token_ids("logit_bias", map(int, request.logit_bias), caps)
     _check_token_ids("logprob_token_ids", request.logprob_token_ids, caps)

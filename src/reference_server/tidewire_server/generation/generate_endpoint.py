@@ -25,9 +25,6 @@ from tidewire_server.generation.engine_interface import (
     EngineBusyError,
     EngineCapabilities,
     EngineError,
-    EngineFullError,
-    EngineLostError,
-    EngineUnavailableError,
     InputError,
     InputTooExpensiveError,
     LoggedTokens,
@@ -141,7 +138,7 @@ def add_engine(
         try:
             await engine.check(request)
         except EngineError as error:
-            raise ItemError(str(error), code=_code_of(error)) from error
+            raise ItemError(str(error), code=error.code) from error
 
     async def generate(request: Generate, stream: Stream[Any]) -> None:
         """Generate text, optionally with the log-probabilities of its tokens."""
@@ -175,7 +172,7 @@ def add_engine(
         except InputTooExpensiveError as error:
             raise ItemError(str(error), code="invalid_input", pointer="/input/json_schema") from error
         except EngineError as error:
-            raise ItemError(str(error), code=_code_of(error)) from error
+            raise ItemError(str(error), code=error.code) from error
 
     def options() -> dict[str, Any]:
         """Derive the endpoint's options from the engine's capabilities, and set the type annotations of its function."""
@@ -243,16 +240,6 @@ def _explain_missing_members(served: Endpoint, caps: EngineCapabilities) -> None
     served.input = replace(
         served.input, unsupported={name: reasons[name] for name in reasons.keys() - caps.served}
     )
-
-
-def _code_of(error: EngineError) -> str:
-    """Return the problem code for an item that fails because of an engine error."""
-    codes = {
-        EngineFullError: "queue_full",
-        EngineUnavailableError: "unavailable",
-        EngineLostError: "worker_lost",
-    }
-    return codes.get(type(error), "internal")
 
 
 def _generated_text(value: Any, request: Generate) -> str:

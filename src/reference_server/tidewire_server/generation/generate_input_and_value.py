@@ -238,10 +238,18 @@ class Generate(BaseModel):
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
+    @staticmethod
+    def logs_ids() -> bool:
+        """Return whether each value has the column `token_ids`, even if the request did not ask for it. See `served_input`."""
+        return False
+
     @property
     def columns(self) -> list[str]:
-        """Names of the requested columns. A column is a member of the value that grows with each token."""
-        return list(requested_columns(self.__dict__))
+        """Names of the columns of the value. A column is a member of the value that grows with each token."""
+        names = list(requested_columns(self.__dict__))
+        if self.logs_ids() and "token_ids" not in names:
+            names.insert(1, "token_ids")
+        return names
 
     @property
     def prompt_columns(self) -> list[str]:
@@ -249,24 +257,8 @@ class Generate(BaseModel):
         return list(requested_columns(self.__dict__, of_prompt=True))
 
 
-class ContinuedGenerate(Generate):
-    """Input of an endpoint that continues generations after a restart. Each value has the column `token_ids`."""
-
-    @staticmethod
-    def logs_ids() -> bool:
-        """Return whether the value of each request contains the ids of its tokens. The class of an endpoint overrides this."""
-        return True
-
-    @property
-    def columns(self) -> list[str]:
-        names = super().columns
-        if "token_ids" in names or not self.logs_ids():
-            return names
-        return [names[0], "token_ids", *names[1:]]
-
-
 def served_input(
-    members: Collection[str], maxima: Mapping[str, int], *, logs_ids: Callable[[], bool] = lambda: False
+    members: Collection[str], maxima: Mapping[str, int], *, logs_ids: Callable[[], bool] = Generate.logs_ids
 ) -> type[Generate]:
     """Create an input model that accepts only the members that an engine supports.
 
@@ -293,7 +285,7 @@ def served_input(
             limited.json_schema_extra = {"maximum": maxima[name]}
             namespace["__annotations__"][name] = member.annotation
             namespace[name] = limited
-    return types.new_class("Generate", (ContinuedGenerate,), {}, lambda body: body.update(namespace))
+    return types.new_class("Generate", (Generate,), {}, lambda body: body.update(namespace))
 
 
 def served_value(members: Collection[str], *, counts_rows: bool = True) -> type[BaseModel]:
@@ -340,6 +332,3 @@ USAGE_DESCRIPTION = (
     "Token counts that the engine reports: `prompt_tokens` and `completion_tokens`. While the text grows, they cover its first "
     "`characters` code points. Absent if the engine reports none."
 )
-
-Generated = served_value(Generate.model_fields, counts_rows=False)
-"""Model of the value of an engine that computes all columns."""

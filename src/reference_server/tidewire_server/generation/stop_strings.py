@@ -44,12 +44,6 @@ class StopStrings:
         text, self._held = self._held, ""
         return text
 
-    def fork(self) -> StopStrings:
-        """Return an independent copy, for a second text that begins with the text so far."""
-        copy = StopStrings(self._stops)
-        copy._held, copy.stopped = self._held, self.stopped
-        return copy
-
     def _overlap(self, text: str) -> int:
         """Return the length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = min(len(text), max(map(len, self._stops)) - 1)

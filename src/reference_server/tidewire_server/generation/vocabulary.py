@@ -45,17 +45,13 @@ class Vocabulary:
         """Length of the longest token in bytes, at least 1."""
         return max(1, *map(len, self._tokens)) if self._tokens else 1
 
-    @cached_property
-    def hash(self) -> str:
-        """SHA-256 of the vocabulary's tokens and special ids, as 64 hex digits."""
-        tokens = [base64.b64encode(token).decode() for token in self._tokens]
-        return hashlib.sha256(json.dumps([tokens, sorted(self.special)]).encode()).hexdigest()
-
     def body(self) -> dict[str, JsonValue]:
         """Return the vocabulary as a JSON object with the members `hash`, `tokens` and `special`.
 
-        `tokens` contains the base64 of each token's bytes, and `special` the ids of the special tokens.
+        `tokens` contains the base64 of each token's bytes, and `special` the ids of the special tokens. `hash` is the SHA-256 of
+        both, as 64 hex digits.
         """
         tokens: list[JsonValue] = [base64.b64encode(token).decode() for token in self._tokens]
         special: list[JsonValue] = [*sorted(self.special)]
-        return {"hash": self.hash, "tokens": tokens, "special": special}
+        digest = hashlib.sha256(json.dumps([tokens, special]).encode()).hexdigest()
+        return {"hash": digest, "tokens": tokens, "special": special}

@@ -26,12 +26,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from tidewire_server.generation.engine_interface import FinishReason
+from tidewire_server.generation.torch_engine.detokenizer import OutputText
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.sampling.score_columns import (
@@ -40,23 +41,12 @@ from tidewire_server.generation.torch_engine.sampling.score_columns import (
     score_columns,
     values_of,
 )
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import Parameters
 
 
 def candidates_per_beam(end_tokens: int) -> int:
     """Return the number of candidates per beam and step. Enough candidates remain even if some of them end the text."""
     return max(2, 1 + end_tokens)
-
-
-class GrowingText(Protocol):
-    """Text of a hypothesis."""
-
-    def feed(self, token: int) -> tuple[str, FinishReason | None]:
-        """Add a token. Return the text that it adds, and the reason why the text ends, or None if it continues."""
-        ...
-
-    def fork(self) -> Self:
-        """Return an independent copy, for a second text that begins with the text so far."""
-        ...
 
 
 @dataclass(eq=False, slots=True)
@@ -82,7 +72,7 @@ class Hypothesis(NamedTuple):
     score: float
     """Sum of the log-probabilities. For an ended hypothesis, it is divided by length ** `length_penalty`."""
     last: Token
-    text: GrowingText
+    text: OutputText
     slot: int
     """Index of the request's slot that contains the keys and values of all tokens except the last. Meaningless for an ended
     hypothesis."""
@@ -122,21 +112,11 @@ class BeamSearch:
         end_tokens: Number of tokens that end a text.
         length_penalty: Exponent of the length by which the log-probability of an ended hypothesis is divided.
         text: Text of the request. The search changes only copies of it.
-        scoring: Log-probabilities that the request asks for, or None.
     """
 
-    def __init__(
-        self,
-        beams: int,
-        *,
-        end_tokens: int,
-        length_penalty: float,
-        text: GrowingText,
-        scoring: Scoring | None = None,
-    ) -> None:
+    def __init__(self, beams: int, *, end_tokens: int, length_penalty: float, text: OutputText) -> None:
         self.beams = beams
         self.candidates = candidates_per_beam(end_tokens) * beams
-        self.scoring = scoring
         self._length_penalty = length_penalty
         root = Token(None, 0, -1, "", {})
         # The root and the tokens of the shown text.
@@ -268,7 +248,7 @@ class Searching(Protocol):
 
     prompt: list[int]
     slots: list[int]
-    search: BeamSearch | None
+    parameters: Parameters
 
     @property
     def length(self) -> int: ...
@@ -290,17 +270,15 @@ class SearchStep:
     the searches.
 
     Args:
-        requests: The requests, with the logits of their live hypotheses, [live, V], float32.
+        requests: The requests, their searches, and the logits of their live hypotheses, [live, V], float32.
         cache: The key-value cache.
     """
 
-    def __init__(self, requests: Sequence[tuple[Searching, torch.Tensor]], cache: KVCache) -> None:
+    def __init__(
+        self, requests: Sequence[tuple[Searching, BeamSearch, torch.Tensor]], cache: KVCache
+    ) -> None:
         self._cache = cache
-        self._requests = [
-            (request, request.search, logits.shape[-1])
-            for request, logits in requests
-            if request.search is not None
-        ]
+        self._requests = requests
         self._scorings: list[Scoring] = []
         self._selections: list[Selection | None] = []
         self.tensors: list[torch.Tensor] = []
@@ -308,15 +286,15 @@ class SearchStep:
         self.results: list[Searched] = []
         """Results in the order of the requests, after `commit`."""
         parents, tokens = [], []
-        for (_, search, size), (_, logits) in zip(self._requests, requests, strict=True):
+        for request, search, logits in requests:
             so_far = to_device([[one.score] for one in search.live], logits.device, torch.float32)
             sums = (logits.log_softmax(-1) + so_far).view(-1)
             scores, indexes = sums.topk(min(search.candidates, len(sums)))
             self.tensors += [scores, indexes, logits.amax(-1).isfinite().all()]
-            if search.scoring is not None:
-                parents.append(logits.index_select(0, indexes // size))
-                tokens.append(indexes % size)
-                self._scorings.extend([search.scoring] * len(indexes))
+            if (scoring := request.parameters.scoring) is not None:
+                parents.append(logits.index_select(0, indexes // logits.shape[-1]))
+                tokens.append(indexes % logits.shape[-1])
+                self._scorings.extend([scoring] * len(indexes))
         if self._scorings:
             self.tensors += score_columns(torch.cat(parents), torch.cat(tokens), self._scorings)
 
@@ -329,14 +307,14 @@ class SearchStep:
         starts, ends = [], []
         slots: list[int] = []
         tokens: list[int] = []
-        for (request, search, size), scores, indexes, valid in zip(
+        for (request, search, logits), scores, indexes, valid in zip(
             self._requests, found, found, found, strict=True
         ):
-            columns = [] if search.scoring is None else [*islice(values, len(indexes))]
+            columns = [] if request.parameters.scoring is None else [*islice(values, len(indexes))]
             if not valid:
                 self._selections.append(None)
                 continue
-            selection = search.choose(scores.tolist(), indexes.tolist(), size, columns)
+            selection = search.choose(scores.tolist(), indexes.tolist(), logits.shape[-1], columns)
             self._selections.append(selection)
             slots.extend(request.slots[hypothesis.slot] for hypothesis in selection.live)
             tokens.extend(hypothesis.last.id for hypothesis in selection.live)

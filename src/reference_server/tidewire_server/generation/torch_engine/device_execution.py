@@ -1,4 +1,4 @@
-"""Asynchronous copies to a device (`to_device`), and one combined copy of several tensors back to the host (`HostCopy`).
+"""Asynchronous copies to a device (`to_device`), and one combined copy of several tensors back to the host (`to_host`).
 
 A GPU stays busy only if the host prepares the next work while the GPU computes. The host therefore copies to the device from
 pinned memory, without waiting. In each step, it waits only once, for a single copy of the results into pinned memory. If the
@@ -34,38 +34,31 @@ def to_device(
     return host.pin_memory().to(device, non_blocking=True)
 
 
-class HostCopy:
-    """Copy of several tensors to the host in one transfer. Integers and booleans become int32.
-
-    The constructor starts the copy and does not wait for it.
+def to_host(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
+    """Copy several tensors to the host in one transfer, and wait for it. Integers and booleans become int32.
 
     Args:
         tensors: Tensors on one device. float32, integers or booleans.
+
+    Returns:
+        The arrays, in the order of the tensors.
     """
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._layout = [(one.shape, one.numel(), one.dtype == torch.float32) for one in tensors]
-        bits = [
-            (one if one.dtype == torch.float32 else one.int()).contiguous().view(torch.int32).view(-1)
-            for one in tensors
-        ]
-        self._whole = torch.cat(bits)
-        self._copied: torch.cuda.Event | None = None
-        device = self._whole.device
-        if device.type not in BLOCKING_DEVICES:
-            self._whole = self._whole.to("cpu", non_blocking=True)  # into pinned memory
-        if device.type == "cuda":
-            self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._copied.record(torch.cuda.current_stream(device))
-
-    def arrays(self) -> list[np.ndarray]:
-        """Wait for the copy, and return the arrays in the order of the tensors."""
-        if self._copied is not None:
-            self._copied.synchronize()
-        whole = self._whole.cpu().numpy()
-        arrays, start = [], 0
-        for shape, size, is_float in self._layout:
-            part = whole[start : start + size]
-            start += size
-            arrays.append((part.view(np.float32) if is_float else part).reshape(shape))
-        return arrays
+    layout = [(one.shape, one.numel(), one.dtype == torch.float32) for one in tensors]
+    bits = [
+        (one if one.dtype == torch.float32 else one.int()).contiguous().view(torch.int32).view(-1)
+        for one in tensors
+    ]
+    whole = torch.cat(bits)
+    device = whole.device
+    if device.type not in BLOCKING_DEVICES:
+        whole = whole.to("cpu", non_blocking=True)  # into pinned memory
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(torch.cuda.current_stream(device))
+        copied.synchronize()
+    on_host = whole.cpu().numpy()
+    arrays, start = [], 0
+    for shape, size, is_float in layout:
+        part = on_host[start : start + size]
+        start += size
+        arrays.append((part.view(np.float32) if is_float else part).reshape(shape))
+    return arrays

@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,14 +30,11 @@ from tidewire_server.generation.torch_engine.beam_search import BeamSearch
 from tidewire_server.generation.torch_engine.cache_sizing import allocate_cache
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
 from tidewire_server.generation.torch_engine.delta_queue import deliver
+from tidewire_server.generation.torch_engine.detokenizer import OutputText, can_continue
 from tidewire_server.generation.torch_engine.device_execution import to_device
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
-from tidewire_server.generation.torch_engine.running_request import (
-    OutputText,
-    RunningRequest,
-    can_continue,
-)
+from tidewire_server.generation.torch_engine.running_request import RunningRequest
 from tidewire_server.generation.torch_engine.sampling.sequence_parameters import parameters_of
 from tidewire_server.generation.torch_engine.step_profiler import StepProfiler
 from tidewire_server.generation.torch_engine.step_runner import Runner, StepResult
@@ -100,7 +96,8 @@ class TorchEngine:
         self._profiler = None if profile is None else StepProfiler(profile)
         self._wake = threading.Condition()
         # Hold the lock of the condition `_wake` to use the scheduler and the attributes up to the next comment.
-        self._arrivals: deque[RunningRequest] = deque()
+        # A request that was cancelled stays open until the next step, with its penalties on the device. Without a limit, a caller
+        # that starts and cancels requests during a long step could exhaust the memory.
         self._max_open = slots + max_waiting
         self._closing = False
         self._reason = "the engine was closed"
@@ -190,24 +187,22 @@ class TorchEngine:
                 end_tokens=len(self._checkpoint.end_ids),
                 length_penalty=request.length_penalty,
                 text=text,
-                scoring=parameters["scoring"],
             )
         job = RunningRequest(
             prompt=prompt + continued,
             scope=request.cache_scope,
             continued=len(continued),
-            **parameters,
+            parameters=parameters,
             beams=request.num_beams,
             search=search,
             input=request,
             columns=request.columns,
-            prompt_columns=request.prompt_columns,
             text=text,
             grammar=grammar,
             loop=asyncio.get_running_loop(),
         )
-        if job.processor is not None:
-            job.processor.add(to_device(continued, self._checkpoint.device, torch.int64))
+        if parameters.processor is not None:
+            parameters.processor.add(to_device(continued, self._checkpoint.device, torch.int64))
         if grammar is not None:
             for token in continued:
                 grammar.advance(token)
@@ -228,8 +223,7 @@ class TorchEngine:
             return Stats(
                 started=self._started,
                 running=self._scheduler.running,
-                waiting=self._scheduler.waiting + len(self._arrivals),
-                slots=self._scheduler.slots,
+                waiting=self._scheduler.waiting,
                 steps=self._steps,
                 prompt_tokens=self._prompt_tokens,
                 generated_tokens=self._generated_tokens,
@@ -247,7 +241,7 @@ class TorchEngine:
         with self._wake:
             if self._closing:
                 raise EngineClosedError(self._reason)
-            taken = len(self._arrivals) + self._scheduler.waiting + self._scheduler.running
+            taken = self._scheduler.waiting + self._scheduler.running
             if taken >= self._max_open:
                 raise EngineFullError(
                     f"the engine has reached its limit: {taken} requests are running or waiting"
@@ -255,7 +249,7 @@ class TorchEngine:
             if self._thread.ident is None:
                 self._thread.start()
             self._started += 1
-            self._arrivals.append(job)
+            self._scheduler.add(job)
             self._wake.notify()
 
     # ---- engine thread -----------------------------------------------------------------------------------------
@@ -271,20 +265,16 @@ class TorchEngine:
             )
         with self._wake:
             self._closing = True
-            left = [*self._scheduler.clear(), *self._arrivals]
+            left = self._scheduler.clear()
         deliver([(job, EngineClosedError(self._reason)) for job in left])
 
     def _execute_steps(self) -> None:
         scheduler = self._scheduler
         while True:
             with self._wake:
-                self._wake.wait_for(
-                    lambda: self._closing or self._arrivals or scheduler.running or scheduler.waiting
-                )
+                self._wake.wait_for(lambda: self._closing or scheduler.running or scheduler.waiting)
                 if self._closing:
                     break
-                while self._arrivals:
-                    scheduler.add(self._arrivals.popleft())
                 step = scheduler.schedule()
             if step:
                 self._run(step)
@@ -315,7 +305,7 @@ class TorchEngine:
         for part in step.halves():
             self._run(part)
         if len(step.requests) == 1:
-            text = _failure_message(failure, step, self._scheduler.slots)
+            text = _failure_message(failure, step, self.caps.concurrency)
             self._finish([(job, EngineError(text)) for job in step.requests])
 
     def _complete(

@@ -7,14 +7,14 @@ import os
 from collections.abc import AsyncGenerator
 from typing import Any, Self
 
-from tidewire_server.generation.engine_interface import Delta, EngineError, LoggedTokens, Stats, check_members
+from tidewire_server.generation.engine_interface import Delta, EngineError, LoggedTokens, check_members
 from tidewire_server.generation.generate_input_and_value import Generate
 from tidewire_server.generation.schema_limits import DEFAULT_LIMITS, SchemaLimits
 from tidewire_server.generation.torch_engine.cache_sizing import context_that_fits
 from tidewire_server.generation.torch_engine.capabilities import capabilities_of
+from tidewire_server.generation.torch_engine.detokenizer import can_continue
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint, load_without_weights
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
-from tidewire_server.generation.torch_engine.running_request import can_continue
 from tidewire_server.user_paths import user_path
 
 _log = logging.getLogger(__name__)
@@ -72,9 +72,6 @@ class EngineWithoutWeights:
         """Raise an `EngineError`, because this process runs no functions."""
         raise EngineError("this server runs no functions, so it has not loaded the weights of the model")
         yield Delta()
-
-    async def stats(self) -> Stats:
-        return Stats(started=0, running=0, waiting=0, slots=0, steps=0, prompt_tokens=0, generated_tokens=0)
 
     async def close(self) -> None:
         """Do nothing, because the engine has no thread."""

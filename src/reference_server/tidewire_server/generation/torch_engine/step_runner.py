@@ -11,15 +11,14 @@ import torch
 
 from tidewire_server.generation.torch_engine.beam_search import BeamSearch, Searched, SearchStep
 from tidewire_server.generation.torch_engine.decode_graphs import DecodeGraphs
-from tidewire_server.generation.torch_engine.device_execution import HostCopy, to_device
+from tidewire_server.generation.torch_engine.device_execution import to_device, to_host
 from tidewire_server.generation.torch_engine.models.attention import PrefillChunk, Step
 from tidewire_server.generation.torch_engine.models.kv_cache import KVCache
 from tidewire_server.generation.torch_engine.models.llama_model import LlamaModel
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
-from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
 from tidewire_server.generation.torch_engine.sampling.postprocess import PromptScores, Sampled, SampledTokens
-from tidewire_server.generation.torch_engine.sampling.sampler import Sampling
-from tidewire_server.generation.torch_engine.sampling.score_columns import Scoring, Values
+from tidewire_server.generation.torch_engine.sampling.score_columns import Values
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import Parameters
 from tidewire_server.generation.torch_engine.step_scheduler import Sequence, StepPlan
 
 
@@ -27,13 +26,12 @@ from tidewire_server.generation.torch_engine.step_scheduler import Sequence, Ste
 class RunningSequence(Sequence):
     """A scheduled request, with the parameters for sampling and for log-probabilities."""
 
-    sampling: Sampling
-    scoring: Scoring | None = None
-    """Log-probabilities to compute, or None if the request asks for none."""
-    processor: LogitsProcessor | None = None
-    """Bias, penalties and grammar, or None if the request has none."""
+    parameters: Parameters
     search: BeamSearch | None = None
     """State of the beam search, or None if the request samples its tokens."""
+
+    def __post_init__(self) -> None:
+        self.scores_prompt = self.parameters.prompt_scoring is not None
 
     @property
     def decoding_slots(self) -> list[int]:
@@ -86,24 +84,26 @@ class Runner:
         requests = step.sampled
         counts = [len(request.decoding_slots) if request.decodes else 1 for request in requests]
         row = sum(counts)
-        plain, parts, searches = requests, logits[:row], list[tuple[R, torch.Tensor]]()
+        plain, parts, searches = requests, logits[:row], list[tuple[R, BeamSearch, torch.Tensor]]()
         if any(request.search is not None for request in requests):
             split = [*zip(requests, torch.split(parts, counts), strict=True)]
-            searches = [(request, part) for request, part in split if request.search is not None]
+            searches = [(one, one.search, part) for one, part in split if one.search is not None]
             plain = [request for request in requests if request.search is None]
             parts = torch.cat([part for request, part in split if request.search is None] or [parts[:0]])
-        sampled = SampledTokens(parts, plain) if plain else None
+        sampled = None
+        if plain:
+            sampled = SampledTokens(parts, [one.parameters for one in plain], [one.length for one in plain])
         prompts: list[tuple[R, PromptScores]] = []
         for part in step.prefill:
-            if part.sequence.scores_prompt:
-                one, rows = part.sequence, logits[row : row + part.scored]
-                prompts.append((one, PromptScores(rows, one.prompt, one.scoring, part.start)))
+            one, rows = part.sequence, logits[row : row + part.scored]
+            if (scoring := one.parameters.prompt_scoring) is not None:
+                prompts.append((one, PromptScores(rows, one.prompt, scoring, part.start)))
                 row += part.scored
         search = SearchStep(searches, self._cache) if searches else None
 
         results = [one for one in (sampled, *(scores for _, scores in prompts), search) if one is not None]
         tensors = [tensor for one in results for tensor in one.tensors]
-        arrays = iter(HostCopy(tensors).arrays() if tensors else [])
+        arrays = iter(to_host(tensors) if tensors else [])
 
         def arrays_of(one: SampledTokens | PromptScores | SearchStep) -> list[np.ndarray]:
             return [*islice(arrays, len(one.tensors))]
@@ -118,8 +118,8 @@ class Runner:
             slots = to_device([request.slot for request in plain], self._device)
             self._last.index_copy_(0, slots, sampled.tokens)
             for i, request in enumerate(plain):
-                if request.processor is not None:
-                    request.processor.add(sampled.tokens[i : i + 1])
+                if (processor := request.parameters.processor) is not None:
+                    processor.add(sampled.tokens[i : i + 1])
         if search is not None:
             search.commit(self._last)
         searched = iter([] if search is None else search.results)

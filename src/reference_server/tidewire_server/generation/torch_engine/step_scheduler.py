@@ -134,7 +134,6 @@ class StepScheduler(Generic[S]):
     """
 
     def __init__(self, slots: int, step_tokens: int) -> None:
-        self.slots = slots
         self._step_tokens = step_tokens
         self._free: dict[int, KeptText] = dict.fromkeys(range(slots), EMPTY)
         self._waiting: deque[S] = deque()

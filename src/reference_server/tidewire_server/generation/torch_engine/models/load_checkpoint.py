@@ -98,8 +98,8 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
     """
     where = pick_device(device)
     config = _read_config(folder)
-    _check_kind(folder, config)
-    kind = _pick_dtype(dtype, where, config)
+    properties = _properties(folder, config, where, dtype)
+    kind = properties["dtype"]
     transformers_model.register()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     _check_weights(folder)
@@ -120,7 +120,6 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
             )
     except Exception as error:  # transformers and safetensors have no common exception class
         raise LoadError(f"the weights in {folder} cannot be loaded: {_first_line(error)}") from error
-    tokenizer = _load_tokenizer(folder)
     module: PreTrainedModel
     module, report = loaded
     if report["missing_keys"]:
@@ -140,15 +139,12 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
             f"{folder} is a {config.model_type} model, which counts positions from its padding token on; only models whose "
             "positions begin at 0 are supported"
         )
-    _check_tokenizer(folder, tokenizer, config)
     module.to(where).eval().requires_grad_(requires_grad=False)  # type: ignore[arg-type]
-    end_ids = _end_ids(folder, config, tokenizer)
     weight_bytes = sum(weight.nbytes for weight in module.parameters())
     model: Model = LlamaModel(module) if LlamaModel.supports(config) else TransformersModel(module)
     try:
-        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
         heads = _probe(model, where, config)
-    except (UnsupportedTokenizerError, UnsupportedAttentionError) as error:
+    except UnsupportedAttentionError as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
     except Exception as error:  # Models can raise any exception.
         raise LoadError(
@@ -157,16 +153,8 @@ def load(folder: Path, *, device: str = "auto", dtype: str = "auto") -> Checkpoi
         ) from error
     kv_heads, head_size = heads[0]
     return Checkpoint(
-        name=folder.resolve().name,
-        architecture=config.model_type,
+        **properties,
         model=model,
-        tokenizer=tokenizer,
-        vocabulary=vocabulary,
-        device=where,
-        dtype=kind,
-        context=_context(folder, config),
-        vocab_size=config.vocab_size,
-        end_ids=end_ids,
         layers=len(heads),
         kv_heads=kv_heads,
         head_size=head_size,
@@ -189,29 +177,12 @@ def load_without_weights(folder: Path, *, device: str = "auto", dtype: str = "au
     Raises:
         LoadError: See `load`.
     """
-    where = pick_device(device, available=False)
     config = _read_config(folder, weights=False)
-    _check_kind(folder, config)
-    transformers_model.register()
-    tokenizer = _load_tokenizer(folder)
-    _check_tokenizer(folder, tokenizer, config)
-    end_ids = _end_ids(folder, config, tokenizer)
-    try:
-        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
-    except UnsupportedTokenizerError as error:
-        raise LoadError(f"{folder} is not supported: {error}") from error
+    properties = _properties(folder, config, pick_device(device, available=False), dtype)
     heads = config.num_attention_heads
     return Checkpoint(
-        name=folder.resolve().name,
-        architecture=config.model_type,
+        **properties,
         model=_no_weights,
-        tokenizer=tokenizer,
-        vocabulary=vocabulary,
-        device=where,
-        dtype=_pick_dtype(dtype, where, config),
-        context=_context(folder, config),
-        vocab_size=config.vocab_size,
-        end_ids=end_ids,
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -223,18 +194,36 @@ def _no_weights(**_: Any) -> torch.Tensor:
     raise RuntimeError("this process has not loaded the weights of the model")
 
 
-def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def _properties(folder: Path, config: PreTrainedConfig, device: torch.device, dtype: str) -> dict[str, Any]:
+    """Return the fields of a `Checkpoint` that do not depend on its weights, and check that the engine supports the model."""
+    _check_kind(folder, config)
+    tokenizer = _load_tokenizer(folder, config)
+    end_ids = _end_ids(folder, config, tokenizer)
+    try:
+        vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
+    except UnsupportedTokenizerError as error:
+        raise LoadError(f"{folder} is not supported: {error}") from error
+    return {
+        "name": folder.resolve().name,
+        "architecture": config.model_type,
+        "tokenizer": tokenizer,
+        "vocabulary": vocabulary,
+        "device": device,
+        "dtype": _pick_dtype(dtype, device, config),
+        "context": _context(folder, config),
+        "vocab_size": config.vocab_size,
+        "end_ids": end_ids,
+    }
+
+
+def _load_tokenizer(folder: Path, config: PreTrainedConfig) -> PreTrainedTokenizerBase:
+    """Load a tokenizer without its truncation and padding, and check that the engine can use it."""
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **LOCAL)
     except Exception as error:  # transformers and tokenizers have no common exception class
         raise LoadError(
             f"{folder / 'tokenizer.json'} cannot be read: {_first_line(error)}; copy the tokenizer's files again"
         ) from error
-    return tokenizer
-
-
-def _check_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Check that the engine can use a tokenizer, and turn off its truncation and padding."""
     if not tokenizer.is_fast:
         raise LoadError(
             f"{folder} has no usable tokenizer.json, and other tokenizer formats are not supported"
@@ -249,6 +238,7 @@ def _check_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase, config: P
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
+    return tokenizer
 
 
 def pick_device(name: str, *, available: bool = True) -> torch.device:

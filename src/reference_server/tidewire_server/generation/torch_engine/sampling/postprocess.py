@@ -7,31 +7,20 @@ the host at once, and `on_host` converts the copies. Only requested results are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from tidewire_server.generation.torch_engine.device_execution import to_device
-from tidewire_server.generation.torch_engine.sampling.logits_processors import LogitsProcessor
-from tidewire_server.generation.torch_engine.sampling.sampler import Sampling, processed_logits, sample
+from tidewire_server.generation.torch_engine.sampling.sampler import processed_logits, sample
 from tidewire_server.generation.torch_engine.sampling.score_columns import (
     Scoring,
     Values,
     score_columns,
     values_of,
 )
-
-
-class Scored(Protocol):
-    """Attributes of a running request that postprocessing needs."""
-
-    sampling: Sampling
-    scoring: Scoring | None
-    processor: LogitsProcessor | None
-
-    @property
-    def length(self) -> int: ...
+from tidewire_server.generation.torch_engine.sampling.sequence_parameters import Parameters
 
 
 class Sampled(NamedTuple):
@@ -50,32 +39,37 @@ class SampledTokens:
 
     Args:
         logits: Logits of the next tokens, [B, V], float32.
-        requests: The request of each row.
+        requests: Parameters of the request of each row.
+        lengths: Number of tokens of each request before the sampled token.
     """
 
-    def __init__(self, logits: torch.Tensor, requests: Sequence[Scored]) -> None:
+    def __init__(self, logits: torch.Tensor, requests: Sequence[Parameters], lengths: Sequence[int]) -> None:
         changed = _processed(logits, requests)
-        self.tokens = sample(changed, [r.sampling for r in requests], [r.length for r in requests])
+        self.tokens = sample(changed, [r.sampling for r in requests], lengths)
         """Token ids, [B], int64."""
         self.tensors = [self.tokens, logits.amax(-1).isfinite()]
         """Tensors to copy to the host for `on_host`."""
-        self._rows = [i for i, r in enumerate(requests) if r.scoring is not None]
-        self._scorings = [r.scoring for r in requests if r.scoring is not None]
-        if self._rows:
+        self._scorings = {i: r.scoring for i, r in enumerate(requests) if r.scoring is not None}
+        if self._scorings:
             distributions, tokens = logits, self.tokens
-            if len(self._rows) < len(requests):
-                rows = to_device(self._rows, logits.device)
+            if len(self._scorings) < len(requests):
+                rows = to_device([*self._scorings], logits.device)
                 distributions, tokens = logits[rows], tokens[rows]
-            if any(scoring.mode == "processed" for scoring in self._scorings):
-                distributions = _with_processed(distributions, changed, requests, self._rows)
-            self.tensors.extend(score_columns(distributions, tokens, self._scorings))
+            if any(scoring.mode == "processed" for scoring in self._scorings.values()):
+                distributions = distributions.clone()
+                for at, (i, scoring) in enumerate(self._scorings.items()):
+                    if scoring.mode == "processed":
+                        row = processed_logits(changed[i : i + 1], [requests[i].sampling])
+                        distributions[at : at + 1] = row
+            self.tensors.extend(score_columns(distributions, tokens, [*self._scorings.values()]))
 
     def on_host(self, arrays: Sequence[np.ndarray]) -> list[Sampled]:
         """Convert copies of `tensors` on the host to the sampled tokens of the requests."""
         chosen, valid, *columns = arrays
         values: list[Values] = [{}] * len(chosen)
-        for i, found in zip(self._rows, values_of(columns, self._scorings), strict=True):
-            values[i] = found
+        found = values_of(columns, [*self._scorings.values()])
+        for i, one in zip(self._scorings, found, strict=True):
+            values[i] = one
         return [*map(Sampled, chosen.tolist(), values, valid.astype(bool).tolist())]
 
 
@@ -86,16 +80,14 @@ class PromptScores:
         logits: Logits, [T, V], float32. The first row was computed at position `start`, and scores the prompt token at
             position `start + 1`.
         prompt: Ids of all tokens of the prompt.
-        scoring: The requested log-probabilities.
+        scoring: The requested log-probabilities of the prompt.
         start: Position in the prompt. If it is 0, the result also contains the first token, which has no log-probability.
     """
 
-    def __init__(self, logits: torch.Tensor, prompt: list[int], scoring: Scoring | None, start: int) -> None:
-        if scoring is None or scoring.prompt_top is None:
-            raise ValueError("the request does not ask for the log-probabilities of its prompt")
+    def __init__(self, logits: torch.Tensor, prompt: list[int], scoring: Scoring, start: int) -> None:
         self._first = prompt[:1] if start == 0 else []
         self._ids = prompt[start + 1 : start + 1 + len(logits)]
-        self._scorings = [Scoring(top=scoring.prompt_top, decimals=scoring.decimals)] * len(self._ids)
+        self._scorings = [scoring] * len(self._ids)
         self.tensors: list[torch.Tensor] = []
         """Tensors to copy to the host for `on_host`."""
         if self._ids:
@@ -115,7 +107,7 @@ class PromptScores:
         ]
 
 
-def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor:
+def _processed(logits: torch.Tensor, requests: Sequence[Parameters]) -> torch.Tensor:
     """Apply bias, penalties and grammars to a copy of the logits. Raw log-probabilities need the original logits."""
     processors = [(i, r.processor) for i, r in enumerate(requests) if r.processor is not None]
     if not processors:
@@ -124,15 +116,3 @@ def _processed(logits: torch.Tensor, requests: Sequence[Scored]) -> torch.Tensor
     for i, processor in processors:
         processor.apply(changed[i])
     return changed
-
-
-def _with_processed(
-    distributions: torch.Tensor, changed: torch.Tensor, requests: Sequence[Scored], rows: Sequence[int]
-) -> torch.Tensor:
-    """Replace the logits of requests with processed log-probabilities by the logits from which their token was sampled."""
-    mixed = distributions.clone()
-    for at, i in enumerate(rows):
-        scoring = requests[i].scoring
-        if scoring is not None and scoring.mode == "processed":
-            mixed[at : at + 1] = processed_logits(changed[i : i + 1], [requests[i].sampling])
-    return mixed

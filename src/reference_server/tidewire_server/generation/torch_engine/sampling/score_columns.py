@@ -38,8 +38,6 @@ class Scoring:
     token_ids: tuple[int, ...] = ()
     """Token ids whose log-probabilities are returned at each position."""
     decimals: int = 4
-    prompt_top: int | None = None
-    """Number of most probable tokens for each token of the prompt, or None if the prompt is not scored."""
 
     @property
     def candidates(self) -> int:

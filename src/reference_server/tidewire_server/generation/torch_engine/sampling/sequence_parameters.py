@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import TypedDict
+from dataclasses import dataclass
 
 import torch
 
@@ -22,13 +22,17 @@ UNSCORED = frozenset({"text", "token_ids", "token_text"})
 """Columns that need no log-probabilities."""
 
 
-class Parameters(TypedDict):
-    """Parameters of a running sequence."""
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters for the sampling and the log-probabilities of one request."""
 
     sampling: Sampling
     scoring: Scoring | None
+    """Log-probabilities of generated tokens to compute, or None if the request asks for none."""
+    prompt_scoring: Scoring | None
+    """Log-probabilities of the prompt to compute, or None if the request asks for none."""
     processor: LogitsProcessor | None
-    scores_prompt: bool
+    """Bias, penalties and grammar, or None if the request has none."""
 
 
 def parameters_of(
@@ -50,14 +54,21 @@ def parameters_of(
         max_top: Maximum number of most probable tokens per position.
         grammar: Grammar of the request's `json_schema`, or None.
     """
-    columns, prompt_columns = request.columns, request.prompt_columns
-    scored = bool({*columns, *prompt_columns} - UNSCORED)
-    return {
-        "sampling": _sampling_of(request),
-        "scoring": _scoring_of(request, max_top) if scored else None,
-        "processor": _processor_of(request, prompt, size, device, grammar),
-        "scores_prompt": bool(prompt_columns),
-    }
+    scoring = prompt_scoring = None
+    if {*request.columns} - UNSCORED:
+        scoring = Scoring(
+            top=request.top_logprobs,
+            max_top=max_top,
+            ranks=request.ranks,
+            ties=request.ties,
+            mode=request.logprobs_mode,
+            token_ids=tuple(request.logprob_token_ids),
+            decimals=request.logprob_decimals,
+        )
+    if request.prompt_logprobs is not None:
+        prompt_scoring = Scoring(top=request.prompt_logprobs, decimals=request.logprob_decimals)
+    processor = _processor_of(request, prompt, size, device, grammar)
+    return Parameters(_sampling_of(request), scoring, prompt_scoring, processor)
 
 
 def _sampling_of(request: Generate) -> Sampling:
@@ -68,19 +79,6 @@ def _sampling_of(request: Generate) -> Sampling:
         min_p=request.min_p,
         typical_p=request.typical_p,
         seed=secrets.randbits(53) if request.seed is None else request.seed,
-    )
-
-
-def _scoring_of(request: Generate, max_top: int) -> Scoring:
-    return Scoring(
-        top=request.top_logprobs,
-        max_top=max_top,
-        ranks=request.ranks,
-        ties=request.ties,
-        mode=request.logprobs_mode,
-        token_ids=tuple(request.logprob_token_ids),
-        decimals=request.logprob_decimals,
-        prompt_top=request.prompt_logprobs,
     )
 
 
