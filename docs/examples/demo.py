@@ -116,7 +116,7 @@ def main(*, hints: bool = True) -> None:
         return
     console.print(
         "[bold]What to try next[/bold]\n"
-        f"  source {activate_script()}                                    # in each terminal; then:\n"
+        f"  {f'source {activate_script()}':64} # in each terminal; then:\n"
         "  tidewire serve                                                   # and, in another terminal:\n"
         "  tidewire describe http://127.0.0.1:8000 generate\n"
         "  tidewire call http://127.0.0.1:8000 generate prompt='import ' max_tokens=200\n"
