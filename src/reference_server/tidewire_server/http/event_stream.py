@@ -254,29 +254,23 @@ class EventStream:
         self._service.shutdown.stream_opened(self)
         expiry: TokenExpiry | None = None
         try:
-            sender.begin(self._headers)
-            if self._token_seconds_left is not None:
-                leave = partial(self.go_away, "auth_expired")
-                expiry = TokenExpiry(self._token_seconds_left, leave, self._connection.abort, stall_timeout)
-            await self._serve_or_goaway()
-        except StalledError:
-            self._status = "stalled"
-            self._service.metrics.stalled.inc()
-            await sender.abort()
-        except GoneError:
-            pass
-        except asyncio.CancelledError:
-            # At shutdown, the ASGI server cancels a stream if its reader is too slow. It may also cancel a stream twice.
-            if sender.behind() is None:
-                raise
-            await sender.abort()
+            async with sender:
+                sender.begin(self._headers)
+                if self._token_seconds_left is not None:
+                    leave = partial(self.go_away, "auth_expired")
+                    expiry = TokenExpiry(
+                        self._token_seconds_left, leave, self._connection.abort, stall_timeout
+                    )
+                await self._serve_or_goaway()
+            if sender.stalled:
+                self._status = "stalled"
+                self._service.metrics.stalled.inc()
         finally:
             unwatch()
             for timer in (self._ping_timer, expiry):
                 if timer is not None:
                     timer.cancel()
             self._service.shutdown.stream_closed(self)
-            sender.close()
 
     @property
     def job_id(self) -> str:

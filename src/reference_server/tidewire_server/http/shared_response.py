@@ -4,14 +4,13 @@ A large response is sent in small slices, and each slice waits until the client 
 that reads slowly therefore keeps the shared texts and one slice in memory, and no copy of the response.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender, GoneError, StalledError
+from tidewire_server.http.uvicorn.slow_reader_sender import BackpressuredSender
 from tidewire_server.jobs.shared_texts import MIN_SHARED_BYTES, SharedText
 
 _SLICE_BYTES: Final = 32 * 1024
@@ -63,23 +62,12 @@ class SharedResponse(Response):
             stall_timeout=self._stall_timeout,
             gone=_ignore_disconnect,
         )
-        try:
+        async with sender:
             sender.begin(self.raw_headers, self.status_code)
             for part in self._parts:
                 for piece in slices(part.data):
                     await sender.write(piece)
             await sender.end(b"")
-        except StalledError:
-            await sender.abort()
-        except GoneError:
-            pass
-        except asyncio.CancelledError:
-            # At shutdown, the ASGI server cancels responses to slow readers. It would log a traceback for an exception.
-            if sender.behind() is None:
-                raise
-            await sender.abort()
-        finally:
-            sender.close()
 
 
 def _ignore_disconnect() -> None:

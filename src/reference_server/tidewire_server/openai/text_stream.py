@@ -65,24 +65,17 @@ class OpenAIStream:
         limit, gone = service.settings.stall_timeout, self._watch.disconnect
         sender = BackpressuredSender(send_head, send, receive, connection, stall_timeout=limit, gone=gone)
         try:
-            with self._watch.attached():
-                sender.begin(self._headers)
-                if scope["method"] != "HEAD":
-                    await self._send(sender, Request(scope))
-                await sender.end(b"")
-                self._status = "done"
-        except StalledError:
-            self._status = "stalled"
-            service.metrics.stalled.inc()
-            await sender.abort()
-        except (GoneError, ClientDisconnect):
-            pass
-        except asyncio.CancelledError:  # See `EventStream`.
-            if sender.behind() is None:
-                raise
-            await sender.abort()
+            async with sender:
+                with self._watch.attached():
+                    sender.begin(self._headers)
+                    if scope["method"] != "HEAD":
+                        await self._send(sender, Request(scope))
+                    await sender.end(b"")
+                    self._status = "done"
+            if sender.stalled:
+                self._status = "stalled"
+                service.metrics.stalled.inc()
         finally:
-            sender.close()
             if self._span is not None:
                 self._span.end(self._status)
             if self._on_end is not None:

@@ -4,14 +4,24 @@ the reader                                | a call that sends data
 ------------------------------------------+------------------------------------------------------------
 has received everything sent before       | returns immediately
 is slow                                   | waits while the reader accepts at least one byte per `stall_timeout`
-accepts no byte for `stall_timeout`       | raises `StalledError`; the caller should then abort the connection
+accepts no byte for `stall_timeout`       | raises `StalledError`
 has disconnected                          | raises `GoneError`
+
+A sender is an asynchronous context manager. Its block ends without an exception in these three cases:
+
+the block ends because                    | the context manager
+------------------------------------------+------------------------------------------------------------
+the reader has disconnected               | does nothing
+the reader has stalled                    | sets `stalled`, and aborts the connection
+the ASGI server has cancelled the response| aborts the connection, if the ASGI server is uvicorn
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Send
 
 from tidewire_server.http.uvicorn.uvicorn_internals import UvicornConnection
@@ -38,7 +48,7 @@ class BackpressuredSender:
     __slots__ = (
         *("_connection", "_head", "_listener", "_loop", "_on_gone", "_receive"),
         *("_send", "_send_head", "_stall_timeout"),
-        *("gone", "sent_at"),
+        *("gone", "sent_at", "stalled"),
     )
 
     def __init__(
@@ -51,7 +61,8 @@ class BackpressuredSender:
         stall_timeout: float,
         gone: Callable[[], None],
     ) -> None:
-        """Create a sender. `listen` or the first `write` starts a task that waits for a disconnect. `close` stops the task.
+        """Create a sender. `listen` or the first `write` starts a task that waits for a disconnect. The end of the block stops the
+        task.
 
         Args:
             send_head: ASGI `send` for the response head. It passes the head through the middleware, which may add headers.
@@ -69,6 +80,8 @@ class BackpressuredSender:
         self._stall_timeout = stall_timeout
         self._loop = asyncio.get_running_loop()
         self.gone = False
+        self.stalled = False
+        """Whether the block has ended because the reader has stalled."""
         self.sent_at = self._loop.time()
         """Event loop time at which data was last sent.
 
@@ -104,21 +117,33 @@ class BackpressuredSender:
         """Wait until the write buffer is empty, by sending an empty part of the body."""
         await self.write(b"")
 
-    async def abort(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        try:
+            self.stalled = isinstance(error, StalledError)
+            # At shutdown, the ASGI server cancels responses to slow readers. It would log a traceback for an exception.
+            if self.stalled or (isinstance(error, asyncio.CancelledError) and self.behind() is not None):
+                await self._abort()
+                return True
+            return isinstance(error, GoneError | ClientDisconnect)
+        finally:
+            # Clear the attribute to break the reference cycle with the task. Otherwise only the garbage collector would
+            # free both.
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                listener.cancel()
+
+    async def _abort(self) -> None:
         """Abort the connection because the response is incomplete, and wait until the ASGI server has detected the
         abort.
         """
         self._connection.abort()
         if self._listener is not None:
             await asyncio.wait([self._listener], timeout=_ABORT_SECONDS)
-
-    def close(self) -> None:
-        """Stop the task that waits for a disconnect."""
-        # Clear the attribute to break the reference cycle with the task. Otherwise only the garbage collector would
-        # free both.
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.cancel()
 
     async def _send_message(self, message: Message) -> None:
         while True:
