@@ -7,7 +7,9 @@ import { InvalidData } from "./strict_json.js";
 const EMPTY = { type: "", data: "", id: /** @type {string | null} */ (null) };
 
 export class Decoder {
-  #utf8 = new TextDecoder();
+  // Node 24 may lose a second byte order mark if it removes the first one itself.
+  #utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
+  #isAtStart = true;
   #line = "";
   #isAfterCr = false;
   #event = { ...EMPTY };
@@ -25,6 +27,8 @@ export class Decoder {
   *feed(chunk) {
     let text = this.#utf8.decode(chunk, { stream: true });
     if (text === "") return;
+    if (this.#isAtStart && text[0] === "\ufeff") text = text.slice(1);
+    this.#isAtStart = false;
     const lines = (this.#isAfterCr && text[0] === "\n" ? text.slice(1) : text).split(/\r\n|\n|\r/);
     this.#isAfterCr = text.endsWith("\r");
     for (const [at, rest] of lines.entries()) {

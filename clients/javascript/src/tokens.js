@@ -7,7 +7,7 @@ import { isInteger } from "./strict_json.js";
 
 /** A function that returns the text of a token id, with U+FFFD for bytes that are not a whole character. @param {{tokens: string[]}} vocabulary */
 export function textOfTokens({ tokens }) {
-  const utf8 = new TextDecoder();
+  const utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
   return (/** @type {number} */ id) => {
     if (tokens[id] === undefined) throw new ProtocolError(`the token id ${id} is not in the vocabulary of ${tokens.length} tokens`);
     return utf8.decode(Uint8Array.from(atob(tokens[id]), (char) => char.charCodeAt(0)));

@@ -657,22 +657,22 @@ const BEHAVIORS = {
   async "tokens have texts from the vocabulary"() {
     const value = { text: "", token_ids: [], logprobs: [], top_ids: [], top_logprobs: [] };
     const columns = Object.keys(value).map((name) => `${VALUE}/${name}`);
-    const events = [["1-1", ...snapshot(value, { columns })], ["1-2", [["r", "a", 0, -0.5, [0, 1], [-0.5, null]]]], ["1-3", [["r", "é", 1, null, [1], [-2]]]]];
+    const events = [["1-1", ...snapshot(value, { columns })], ["1-2", [["r", "a", 0, -0.5, [0, 1], [-0.5, null]]]], ["1-3", [["r", "\ufeffé", 1, null, [1], [-2]]]]];
     const job = { id: JOB, endpoint: "generate", status: "running", batch: false, state: events[0][1].state, columns, cursor: "1-1", attempt: 1, created_at: "2026-03-01T12:00:00Z", links: { self: "a", events: "b", cancel: "c" } };
     const paths = {
       [`/v1/jobs/${JOB}`]: job,
       "/v1/endpoints/generate": { name: "generate", input_schema: {}, value_schema: {}, capabilities: {}, links: { vocabulary: "generate/vocabulary" } },
-      "/v1/endpoints/generate/vocabulary": { hash: "h", tokens: ["YQ==", "w6k="] },
+      "/v1/endpoints/generate/vocabulary": { hash: "h", tokens: ["YQ==", "77u/w6k="] },
     };
     const { url } = await scripted({ connections: [events], paths });
     const tokens = [];
     await assert.rejects(async () => {
       for await (const token of new Client(url, { retry: { attempts: 1 } }).job(JOB).tokens()) tokens.push(token);
     }, tidewire.TransportError);
-    const alternatives = [[{ text: "a", id: 0, logprob: -0.5 }, { text: "é", id: 1, logprob: -Infinity }], [{ text: "é", id: 1, logprob: -2 }]];
+    const alternatives = [[{ text: "a", id: 0, logprob: -0.5 }, { text: "\ufeffé", id: 1, logprob: -Infinity }], [{ text: "\ufeffé", id: 1, logprob: -2 }]];
     assert.deepEqual(tokens, [
       { text: "a", id: 0, logprob: -0.5, rank: null, alternatives: alternatives[0] },
-      { text: "é", id: 1, logprob: -Infinity, rank: null, alternatives: alternatives[1] },
+      { text: "\ufeffé", id: 1, logprob: -Infinity, rank: null, alternatives: alternatives[1] },
     ]);
   },
 
