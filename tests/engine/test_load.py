@@ -153,6 +153,16 @@ def test_damaged_tokenizer_is_refused_with_its_name(folder: Path):
     assert_refused(folder, r"tokenizer\.json cannot be read: .*; copy the tokenizer's files again")
 
 
+@pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token", "unk_token"])
+def test_tokenizer_with_an_empty_special_token_is_refused(folder: Path, name: str):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: ""}))
+    reason = "the tokenizer in .* cannot be read: .*; copy the tokenizer's files again"
+    assert_refused(folder, reason)
+    with pytest.raises(LoadError, match=reason):
+        load_without_weights(folder, device="cpu")
+
+
 @pytest.mark.parametrize("content", ["", "[]", "null", "{}", '{"model_type": "llama", "hidden_size": "x"}'])
 def test_configuration_without_a_model_is_refused(folder: Path, content: str):
     (folder / "config.json").write_text(content)

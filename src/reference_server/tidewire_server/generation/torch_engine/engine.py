@@ -94,11 +94,11 @@ class TorchEngine:
         self.cache_bytes = cache.nbytes
         """Size of the key-value cache, in bytes."""
         self._profiler = None if profile is None else StepProfiler(profile)
-        self._wake = threading.Condition()
-        # Hold the lock of the condition `_wake` to use the scheduler and the attributes up to the next comment.
         # A request that was cancelled stays open until the next step, with its penalties on the device. Without a limit, a caller
         # that starts and cancels requests during a long step could exhaust the memory.
         self._max_open = slots + max_waiting
+        self._wake = threading.Condition()
+        # Hold the lock of the condition `_wake` to use the scheduler and the attributes up to the next comment.
         self._closing = False
         self._reason = "the engine was closed"
         self._started = 0

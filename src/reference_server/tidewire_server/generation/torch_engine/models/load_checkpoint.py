@@ -203,6 +203,10 @@ def _properties(folder: Path, config: PreTrainedConfig, device: torch.device, dt
         vocabulary = vocabulary_of_tokenizer(tokenizer, config.vocab_size, end_ids)
     except UnsupportedTokenizerError as error:
         raise LoadError(f"{folder} is not supported: {error}") from error
+    except Exception as error:  # for example, transformers returns None as the id of an empty special token
+        raise LoadError(
+            f"the tokenizer in {folder} cannot be read: {_first_line(error)}; copy the tokenizer's files again"
+        ) from error
     return {
         "name": folder.resolve().name,
         "architecture": config.model_type,
