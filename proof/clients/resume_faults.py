@@ -264,12 +264,23 @@ class ReportsBatchOfOneAsSingleInput(FaultyClient):
         self.batch = len(self.command.get("inputs", ())) > 1
 
 
-class Retries408(FaultyClient):
-    scenario, kind, breaks = "408", "count", "TW-CLI-042"
+class GivesUpOn408(FaultyClient):
+    scenario, kind, breaks = "408", "end", "TW-CLI-064"
 
     def judge_status(self, response, wait):
-        if response.status != 408:
-            super().judge_status(response, wait)
+        if response.status == 408:
+            self.refuse(response)
+        super().judge_status(response, wait)
+
+
+class GivesUpOnSubmit408(FaultyClient):
+    scenario, kind, breaks = "submit-408", "end", "TW-CLI-064"
+
+    def send(self, method, url, headers, body):
+        response = super().send(method, url, headers, body)
+        if response.status == 408 and method == "POST":
+            self.refuse(response)
+        return response
 
 
 class RetriesOnlyKnown5xx(FaultyClient):

@@ -189,7 +189,7 @@ class PlainClient(PlainRequests):
         status = response.status
         if status == 400 and self.cursor is not None:
             raise MalformedError("the server refused the cursor")
-        if status in {429, 503}:
+        if status in {408, 429, 503}:
             raise CutError("wait", min_wait=wait, counts=not wait)
         if 400 <= status < 500:
             self.refuse(response)
@@ -254,7 +254,7 @@ class PlainClient(PlainRequests):
         return self.finish(job["done"])
 
     def judge_read(self, response: Response) -> None:
-        if 400 <= response.status < 500 and response.status != 429:
+        if 400 <= response.status < 500 and response.status not in {408, 429}:
             raise EndError("refused", status=response.status, problem=self.problem)
 
     def wait_of_read(self, response: Response) -> float:

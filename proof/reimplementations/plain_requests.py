@@ -157,7 +157,7 @@ class PlainRequests:
                 response.close()
                 return None
             wait = self.retry_after(response)
-            if response.status not in {409, 429, 503}:
+            if response.status not in {408, 409, 429, 503}:
                 self.refuse(response)
             response.close()
             self.fail(CutError(str(response.status), min_wait=wait, counts=not wait))

@@ -76,7 +76,9 @@ def waits_of(action, server, **settings):
     return waits
 
 
-@pytest.mark.parametrize(("status", "code"), [(429, "rate_limited"), (503, "unavailable")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(408, "request.late"), (429, "rate_limited"), (503, "unavailable")]
+)
 @pytest.mark.parametrize("action", SUCCESSES)
 def test_retry_after_seconds_are_a_lower_bound_of_the_wait(action, status, code):
     refusal = problem(status, code, retry_after="7", retryable=True)
@@ -91,6 +93,14 @@ def test_retry_after_0_is_a_short_wait_and_no_failure(action):
     with scripted(refusal, then=SUCCESSES[action]) as server:
         [wait] = waits_of(action, server, retry=RetryPolicy(attempts=1))
     assert 0.1 <= wait <= 0.15
+
+
+@pytest.mark.parametrize("action", SUCCESSES)
+def test_a_408_of_a_proxy_is_followed_by_the_wait_of_a_failure(action):
+    page = answer(408, b"<h1>Request timeout</h1>", media="text/html")
+    with scripted(page, then=SUCCESSES[action]) as server:
+        [wait] = waits_of(action, server)
+    assert 0.5 <= wait <= 1.5
 
 
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2099 07:28:00 GMT", "-5", "1e9", "7 s", ""])

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from support.foreign_programs import address
+from support.late_body_proxy import LateBodyProxy
 from support.sample_server import sentence, served
 from tidewire import Checkpoint, Client
 from tidewire.errors import (
@@ -38,6 +40,14 @@ def test_each_invalid_request_raises_a_typed_error(url):
         with pytest.raises(InvalidInputError):
             client.submit("point", {"x": 1, "label": "x" * 9_000_000})
         assert client.run("count", n=3) == 2
+
+
+def test_a_submit_whose_body_arrives_too_late_is_repeated_and_starts_one_job():
+    with served(body_timeout=0.1) as url, LateBodyProxy(address(url)) as proxy, Client(proxy.url) as client:
+        job = client.submit("talk", words=3)
+        assert job.result() == sentence(3)
+        assert proxy.faults["late body"] == 1
+        assert [each.id for each in client.jobs()] == [job.id]
 
 
 def test_a_checkpoint_used_with_another_server_raises_job_not_found(url):

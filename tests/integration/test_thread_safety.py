@@ -1,11 +1,15 @@
-"""Thread safety of document views and of appends to one stream."""
+"""Thread safety of document views, of appends to one stream, and of resume files."""
 
 import asyncio
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
 
 from support.stream_harness import StreamHarness, on_event_loop
+from tidewire.jobs.map.resume_file import ResumeFile
 from tidewire.protocol.document import Document
 
 
@@ -93,3 +97,20 @@ def test_threads_that_use_a_model_first_at_the_same_time_validate_with_that_mode
         [sys.executable, "-c", FIRST_VALIDATIONS], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_threads_that_open_resume_files_do_not_disturb_each_other(tmp_path):
+    async def open_files(thread):
+        files = [ResumeFile(tmp_path / f"{thread}-{at}", retry_failed=False) for at in range(150)]
+        for file in files:
+            await file.open()
+        for file in files:
+            file.close()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda thread: anyio.run(open_files, thread), range(8)))
+    finally:
+        sys.setswitchinterval(interval)

@@ -22,6 +22,7 @@ from support.foreign_programs import (
     needs_node,
     server,
 )
+from support.late_body_proxy import LateBodyProxy
 from support.sample_server import WORDS, sentence, served
 from support.spec_document import SPEC
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
@@ -118,6 +119,13 @@ def test_rollbacks_are_applied_across_cuts(reference_url):
         output = run(proxy.url, "hesitate", {"input": {"words": 12}})
         assert len(proxy.cuts) >= CUTS - 1
     assert output.text == output.value
+
+
+def test_a_submit_whose_body_arrives_too_late_is_repeated():
+    with served(body_timeout=0.1) as url, LateBodyProxy(address(url)) as proxy:
+        output = run(proxy.url, "talk", {"input": {"words": 3}})
+        assert proxy.faults["late body"] == 1
+    assert output.text == output.value == sentence(3)
 
 
 def test_batch_items_of_the_reference_server_end_independently(reference_url):

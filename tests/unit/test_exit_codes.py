@@ -9,6 +9,8 @@ from tidewire.errors import (
     SeveralItemsError,
     TotalTimeoutError,
     TransportError,
+    Where,
+    class_of,
 )
 
 
@@ -24,3 +26,8 @@ from tidewire.errors import (
 )
 def test_an_error_has_its_exit_code(error, code):
     assert exit_code(error("failed")) == code
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, 2), (408, 3), (413, 2), (429, 3), (500, 3)])
+def test_a_refused_request_has_the_exit_code_of_its_status(status, code):
+    assert exit_code(class_of(status)("failed", where=Where(status_code=status))) == code

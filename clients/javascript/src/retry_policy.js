@@ -13,7 +13,7 @@ const REDIRECTS = [301, 302, 303, 307, 308];
  * @param {number} status @param {"stream" | "request" | "submit"} kind @param {{hasCursor?: boolean, usable?: boolean}} [request] @returns {Action}
  */
 export function actionFor(status, kind, { hasCursor = false, usable = true } = {}) {
-  if (status === 429 || status === 503 || (status === 409 && kind === "submit")) return "wait";
+  if ([408, 429, 503].includes(status) || (status === 409 && kind === "submit")) return "wait";
   if (status === 401 || status === 403) return "refresh";
   if (REDIRECTS.includes(status)) return kind === "submit" ? "fatal" : "redirect";
   if (kind === "stream" && status === 204) return "read_job";

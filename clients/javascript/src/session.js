@@ -315,5 +315,5 @@ function summary({ status, headers }, text) {
 
 /** Whether no gateway in front of a server sends an error with this status by itself. @param {number} status */
 function isNotFromGateway(status) {
-  return status >= 400 && (status < 500 || status === 501) && ![401, 403, 407, 413, 429].includes(status);
+  return status >= 400 && (status < 500 || status === 501) && ![401, 403, 407, 408, 413, 429].includes(status);
 }

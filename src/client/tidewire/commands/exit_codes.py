@@ -59,7 +59,8 @@ def exit_code(error: TidewireError) -> int:
         case VoidTextError():
             return TEXT_RETRACTED
         case RequestError():
-            busy = error.status_code is not None and (error.status_code == 429 or error.status_code >= 500)
+            status = error.status_code
+            busy = status is not None and (status in {408, 429} or status >= 500)
             return UNREACHABLE if busy else USAGE
         case ValueError():
             return USAGE

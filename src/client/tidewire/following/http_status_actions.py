@@ -26,8 +26,8 @@ class Action(Enum):
     REFRESH = "refresh"
     """Refresh the credentials and retry, once for each request. The next time, the action is FATAL."""
     WAIT = "wait"
-    """The server is overloaded. Wait for the time in Retry-After and retry; such a wait does not count as a failure.
-    Without that header, wait and retry as after a failure."""
+    """The server is overloaded, or the request did not arrive in time. Wait for the time in Retry-After and retry; such
+    a wait does not count as a failure. Without that header, wait and retry as after a failure."""
     REDIRECT = "redirect"
     """Send the GET request to the new location, if the location has the same origin. Otherwise the action is FATAL."""
     CUT = "cut"
@@ -78,6 +78,8 @@ STATUS_TABLE: Final = MappingProxyType(
         400: Row(Action.RESYNC, None, None),
         401: Row(_REFRESH, _REFRESH, _REFRESH),
         403: Row(_REFRESH, _REFRESH, _REFRESH),
+        # The request did not arrive completely in time, so the server has not started to process it. [TW-CLI-064]
+        408: Row(_WAIT, _WAIT, _WAIT),
         # The server is still processing another request with the same idempotency key.
         409: Row(None, None, _WAIT),
         429: Row(_WAIT, _WAIT, _WAIT),

@@ -95,10 +95,10 @@ class Interruption(Enum):
     """Reason why a call has to wait before its next attempt."""
 
     FAILURE = "failure"
-    """The connection was lost, or the response is a 5xx, has a wrong media type, or is a 429 or 503 without
+    """The connection was lost, or the response is a 5xx, has a wrong media type, or is a 408, 429 or 503 without
     `Retry-After`."""
     BUSY = "busy"
-    """The response is a 409, 429 or 503 with `Retry-After`, or a `problem` in the stream has `retry_after_ms`."""
+    """The response is a 408, 409, 429 or 503 with `Retry-After`, or a `problem` in the stream has `retry_after_ms`."""
     GOAWAY = "goaway"
     """The server sent `goaway` and closed a connection that had made progress."""
     EARLY_GOAWAY = "early_goaway"

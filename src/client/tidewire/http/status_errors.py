@@ -8,7 +8,7 @@ from tidewire.errors import NotATidewireServerError, TidewireError, Where, class
 from tidewire.http.response import Response
 from tidewire.protocol.problems import Problem
 
-OF_GATEWAYS: Final = frozenset({401, 403, 407, 413, 429})
+OF_GATEWAYS: Final = frozenset({401, 403, 407, 408, 413, 429})
 """Statuses below 500 that a gateway may send without forwarding the request to the server."""
 
 

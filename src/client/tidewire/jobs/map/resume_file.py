@@ -161,7 +161,7 @@ class ResumeFile:
         except OSError as error:
             raise self._failed("open", error) from None
         self._file = file
-        _open_files.add(self)
+        _open_files[id(self)] = self
         try:
             self._lock(file)
             for _ in self._read(file):
@@ -191,7 +191,7 @@ class ResumeFile:
         return self._file is not None
 
     def _lock(self, file: BinaryIO) -> None:
-        for other in [*_open_files]:
+        for other in _files_in_process():
             held, takes_over = other._file, other.suspended and other.thread == self.thread
             if takes_over and held is not None and os.path.sameopenfile(held.fileno(), file.fileno()):
                 other.close()
@@ -469,12 +469,18 @@ else:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-_open_files: Final = weakref.WeakSet[ResumeFile]()
+_open_files: Final = weakref.WeakValueDictionary[int, ResumeFile]()
+
+
+def _files_in_process() -> list[ResumeFile]:
+    """Return the resume files of this process. Some may be closed."""
+    # Do not iterate over `_open_files` itself: the iteration would fail if another thread opens a file meanwhile.
+    return [file for reference in _open_files.valuerefs() if (file := reference()) is not None]
 
 
 def _close_in_child() -> None:
     """Close the files in a forked child. Otherwise a child that outlives a killed process would keep the lock."""
-    for each in [*_open_files]:
+    for each in _files_in_process():
         if each._file is not None:
             # Keep the descriptor open on the null device, because the file object will close it later.
             nothing = os.open(os.devnull, os.O_RDWR)
