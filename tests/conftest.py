@@ -1,7 +1,9 @@
-"""Rules for all tests: leak checks of the client, the profile of hypothesis, garbage collection, and REQUIRE_ALL."""
+"""Rules for all tests: async tests, leak checks of the client, hypothesis, garbage collection, and REQUIRE_ALL."""
 
+import asyncio
 import functools
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -95,6 +97,18 @@ def _client_tests_leave_nothing(request):
         request.getfixturevalue("nothing_is_left")
         if "anyio_backend" in request.fixturenames:
             request.getfixturevalue("no_task_is_left")
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Run an async test on asyncio. With the mark `anyio`, the plugin of anyio runs it, on asyncio and on trio.
+
+    Tests of the client need the mark: without it, they would not run on trio.
+    """
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or is_leak_checked(pyfuncitem.path):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire.jobs.map.resume_file import ResumeFile
 from tidewire.protocol.document import Document
 
@@ -39,7 +39,6 @@ def test_views_stay_correct_while_another_thread_writes():
     assert mismatches == []
 
 
-@on_event_loop
 async def test_concurrent_appends_are_complete_and_ordered_per_thread():
     job = StreamHarness({"a": "", "b": ""}, ("/a",), merge_window=0.001)
 

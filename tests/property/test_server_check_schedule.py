@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from support.stream_harness import on_event_loop, pending_events, take_diffs
+from support.stream_harness import pending_events, take_diffs
 from tidewire.protocol.document import Document
 from tidewire_server.job_log.open_event import addition, encoded_row
 from tidewire_server.job_log.text_check_schedule import CHECK_EVERY
@@ -37,7 +37,6 @@ TEXT, IDS, OTHER = (f"/items/0/value/{name}" for name in ("text", "ids", "other"
 
 
 @pytest.mark.parametrize("merge", [False, True])
-@on_event_loop
 async def test_event_for_each_append_has_a_check_at_the_configured_interval(merge):
     writer = writer_for([TEXT], merge=merge)
     for i in range(3 * CHECK_EVERY):
@@ -51,7 +50,6 @@ async def test_event_for_each_append_has_a_check_at_the_configured_interval(merg
     "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))]
 )
 @pytest.mark.parametrize("merge", [False, True])
-@on_event_loop
 async def test_readers_document_equals_the_writers_for_any_mixture_of_changes(seed, merge):
     rng = random.Random(seed)
     columns = [TEXT, IDS]
@@ -110,7 +108,6 @@ def mutate(rng, rows):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@on_event_loop
 async def test_checks_are_those_of_the_texts_that_remain_when_arrays_shrink(seed):
     rng = random.Random(seed)
     writer = writer_for([], merge=True)
@@ -140,7 +137,6 @@ async def test_checks_are_those_of_the_texts_that_remain_when_arrays_shrink(seed
         [["a"], ["ab"], [["c"]]],
     ],
 )
-@on_event_loop
 async def test_an_array_shrinks_past_a_text_that_has_grown(values):
     writer = writer_for([], merge=True)
     writer.change([["s", VALUE, values[0]]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 
 KIB = 1024
 
@@ -14,7 +14,6 @@ KIB = 1024
 @pytest.mark.parametrize(
     "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 30))]
 )
-@on_event_loop
 async def test_readers_get_the_written_value_for_any_order_of_writes(seed):
     draw = random.Random(seed)
     job = StreamHarness(

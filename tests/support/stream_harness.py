@@ -1,9 +1,7 @@
 """One job's log writer and item stream over a memory log, and a reader that applies the log; no server."""
 
-import asyncio
-import functools
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tidewire.protocol.cursor import Cursor
@@ -105,13 +103,3 @@ class StreamHarness:
             else:
                 document.apply(content)
         return document.value("/items/0/value")
-
-
-def on_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Decorate an async test so that it runs on a new event loop."""
-
-    @functools.wraps(test)
-    def run(**arguments: Any) -> None:
-        asyncio.run(test(**arguments))
-
-    return run

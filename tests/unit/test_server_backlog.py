@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire_server.errors import LogUnavailableError
 from tidewire_server.job_log import append_retries, backlog_limit, pending_events
 from tidewire_server.store.log_interface import Block
@@ -33,7 +33,6 @@ def churn(harness: StreamHarness) -> None:
     harness.stream.truncate(1000)
 
 
-@on_event_loop
 async def test_a_function_on_the_event_loop_fails_above_the_limit_while_the_store_refuses_writes(monkeypatch):
     monkeypatch.setattr(append_retries, "RETRY_INTERVAL", 0.001)
     for module in (backlog_limit, pending_events):

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop, pending_events
+from support.stream_harness import StreamHarness, pending_events
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire.protocol.sse import Decoder
@@ -55,7 +55,6 @@ def test_each_block_is_bounded_and_has_the_state_after_its_last_event(seed, merg
     assert follower.value() == pending.state.document.value()
 
 
-@on_event_loop
 async def test_all_blocks_are_committed_without_another_change():
     """A commit takes one block. The next block must not wait for a change that may never come."""
     job = StreamHarness("", max_event_bytes=1024)

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from support.stream_harness import on_event_loop, pending_events, take_diffs
+from support.stream_harness import pending_events, take_diffs
 from tidewire.protocol.diff import apply
 from tidewire.protocol.document import Document
 from tidewire.protocol.strict_json import StrictJsonError
@@ -117,7 +117,6 @@ def writer_for(value: Any, *columns: str, **settings: Any) -> PendingEvents:
     return pending_events(value, columns, **settings)
 
 
-@on_event_loop
 async def test_adjacent_appends_are_merged_into_one_event():
     writer = writer_for({"a": "", "b": "", "c": 0}, "/a")
     for text in ("x", "y", "é"):
@@ -133,7 +132,6 @@ async def test_adjacent_appends_are_merged_into_one_event():
     assert take_diffs(writer) == []
 
 
-@on_event_loop
 async def test_new_array_is_logged_before_appends_to_it():
     writer = writer_for({"rows": []})
     writer.append([addition("/rows", [["a"]])])
@@ -144,7 +142,6 @@ async def test_new_array_is_logged_before_appends_to_it():
     assert document.value() == {"rows": [["a", "b"]]} == writer.state.document.value()
 
 
-@on_event_loop
 async def test_each_call_is_an_event_if_merging_is_off():
     writer = writer_for({"a": ""}, "/a", merge=False)
     for text in "xyz":
@@ -152,7 +149,6 @@ async def test_each_call_is_an_event_if_merging_is_off():
     assert take_diffs(writer) == [b'"x"', b'"y"', b'"z"']
 
 
-@on_event_loop
 async def test_change_above_the_state_limit_is_refused_as_a_whole():
     writer = writer_for({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
     writer.append([addition("/a", "x" * 1000)])
@@ -165,7 +161,6 @@ async def test_change_above_the_state_limit_is_refused_as_a_whole():
     assert [json.loads(diff) for diff in take_diffs(writer)] == ["x" * 1000, [["s", "/b", "y" * 600]]]
 
 
-@on_event_loop
 async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
     writer = writer_for({"a": ""}, max_state_bytes=2000)
     for number in range(100):
@@ -173,7 +168,6 @@ async def test_replacing_a_value_repeatedly_does_not_count_as_growth():
     assert writer.state.document.value("/a") == "99" * 500
 
 
-@on_event_loop
 async def test_change_longer_than_an_event_is_a_snapshot_of_the_state_after_it():
     writer = writer_for({"rows": [1, 2, 3], "text": "abc"}, "/text")
     writer.append([addition("/text", "d")])
@@ -189,7 +183,6 @@ async def test_change_longer_than_an_event_is_a_snapshot_of_the_state_after_it()
     assert writer.pending_checks() == [["/text", 5004, crc32(b"abcd" + b"x" * 5000)]]
 
 
-@on_event_loop
 async def test_pending_check_follows_its_text_when_elements_move():
     writer = writer_for({"rows": ["a", "b", "c"]})
     writer.append([addition("/rows/2", "!")])

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire.protocol.document.digests import digest
 from tidewire_server.endpoints.item_writer import ItemWriter
 from tidewire_server.errors import StateTooLargeError, StreamClosedError
@@ -44,7 +44,6 @@ def rows_until_refused(job: StreamHarness, rows: list[tuple[str, bytes, bytes]],
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
-@on_event_loop
 async def test_readers_and_the_state_have_the_elements(merge_window):
     job = StreamHarness(EMPTY, COLUMNS, merge_window=merge_window)
     rows = rows_of(10)
@@ -60,7 +59,6 @@ async def test_readers_and_the_state_have_the_elements(merge_window):
     assert job.log_writer.pending.state.document.value("/items/0/value/top/3/1") == -3.1875
 
 
-@on_event_loop
 async def test_event_has_the_given_json():
     job = StreamHarness(EMPTY, COLUMNS)
     job.writer.encoded_rows([("a\n", b"7", b"[-0.5,1]")])
@@ -70,7 +68,6 @@ async def test_event_has_the_given_json():
     assert chunk.frames.endswith(b'data:[["r","a\\n",7,[-0.5,1]]]\n\n')
 
 
-@on_event_loop
 async def test_encoded_rows_mix_with_all_other_changes():
     job = StreamHarness({**EMPTY, "other": ""}, COLUMNS, merge_window=1.0)
     rows = rows_of(6)
@@ -98,7 +95,6 @@ async def test_encoded_rows_mix_with_all_other_changes():
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
-@on_event_loop
 async def test_rows_of_one_item_of_several_append_to_its_own_columns(merge_window):
     job = StreamHarness({"a": EMPTY, "b": EMPTY}, ("/a/text", "/a/ids", "/b/ids"), merge_window=merge_window)
     one = ItemWriter(
@@ -121,7 +117,6 @@ async def test_rows_of_one_item_of_several_append_to_its_own_columns(merge_windo
     assert digest(document.node("/items")) == digest(document.value("/items"))
 
 
-@on_event_loop
 async def test_limits_hold_for_encoded_rows():
     written = []
     for encoded in (True, False):

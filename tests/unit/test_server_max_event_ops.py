@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire_server.job_log.open_event import addition
 
 MAX_OPS = 64
@@ -54,7 +54,6 @@ GROWN = {**EMPTY, "text": "y" * COUNT, "ids": [*range(COUNT)]}
         (emit_changes_in_many_texts, APPENDED),
     ],
 )
-@on_event_loop
 async def test_change_of_many_ops_is_split(change, expected, window):
     job = StreamHarness(EMPTY, ("/text", "/ids"), merge_window=window, max_event_ops=MAX_OPS)
     change(job)
@@ -65,7 +64,6 @@ async def test_change_of_many_ops_is_split(change, expected, window):
     assert window == 0.0 or max(counts) == MAX_OPS
 
 
-@on_event_loop
 async def test_check_of_a_split_change_is_in_its_last_part():
     job = StreamHarness(EMPTY, ("/text", "/ids"), merge_window=1.0, max_event_ops=MAX_OPS)
     job.stream.append("y", at="/text")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.view import View
 from tidewire_server.endpoints.stream import Stream
@@ -24,7 +24,6 @@ def appends_until_refused(stream: Stream[Any], piece: str, *, at: str | None = N
     raise AssertionError("no append was refused")
 
 
-@on_event_loop
 async def test_lone_surrogate_is_refused_by_the_append_call():
     job = StreamHarness("")
     job.stream.append("before")
@@ -37,7 +36,6 @@ async def test_lone_surrogate_is_refused_by_the_append_call():
     assert job.stream.value == await job.read() == "before it, after 🎉"
 
 
-@on_event_loop
 async def test_invalid_row_is_refused_without_affecting_other_rows():
     job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
@@ -52,7 +50,6 @@ async def test_invalid_row_is_refused_without_affecting_other_rows():
     assert job.stream.value == await job.read() == {"text": "abcd", "ids": [1, 2, [3], [5, 6]]}
 
 
-@on_event_loop
 async def test_state_limit_refuses_the_same_append_with_and_without_merging():
     for piece in ("word ", "\x00", "é🎉"):
         taken = []
@@ -66,7 +63,6 @@ async def test_state_limit_refuses_the_same_append_with_and_without_merging():
         assert taken[0] == taken[1] > 100
 
 
-@on_event_loop
 async def test_refused_changes_leave_the_state_as_it_was(monkeypatch: pytest.MonkeyPatch):
     value = {"text": "", "rows": [], "other": {"a": 1}}
     job = StreamHarness(value, ("/text", "/rows"), max_state_bytes=4 * KIB)
@@ -96,7 +92,6 @@ async def test_refused_changes_leave_the_state_as_it_was(monkeypatch: pytest.Mon
     assert job.stream.value == await job.read() == expected
 
 
-@on_event_loop
 async def test_event_size_limit_holds_for_many_appends():
     job = StreamHarness("", max_event_bytes=KIB, merge_window=1.0)
     for number in range(3000):
@@ -114,7 +109,6 @@ async def test_event_size_limit_holds_for_many_appends():
     assert await job.read() == job.stream.value
 
 
-@on_event_loop
 async def test_writes_after_the_item_was_closed_are_refused():
     job = StreamHarness({"text": "", "ids": []}, ("/text", "/ids"))
     job.stream.row("a", 1)
@@ -133,7 +127,6 @@ async def test_writes_after_the_item_was_closed_are_refused():
     assert await job.read() == "ab"
 
 
-@on_event_loop
 async def test_values_outside_json_in_the_middle_of_a_long_list_are_converted():
     job = StreamHarness([{"n": n} for n in range(500)], ())
     live: list[Any] = [{"n": n} for n in range(500)]
@@ -166,7 +159,6 @@ A, B, ROW, CHANGE, READ, COMMIT = "append to a", "append to b", "row", "change",
         ([A, COMMIT, COMMIT, CHANGE], [[APPEND], CHANGE]),
     ],
 )
-@on_event_loop
 async def test_calls_share_an_event_as_documented(calls, events):
     """Check the table in the docstring of `pending_events`."""
     job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), merge_window=1.0)
@@ -188,7 +180,6 @@ async def test_calls_share_an_event_as_documented(calls, events):
     assert await job.events() == [change if event is CHANGE else event for event in events]
 
 
-@on_event_loop
 async def test_each_call_is_an_event_if_merging_is_off():
     job = StreamHarness({"a": "", "b": []}, ("/a", "/b"), merge_window=0.0)
     for _ in range(3):
@@ -198,7 +189,6 @@ async def test_each_call_is_an_event_if_merging_is_off():
 
 
 @pytest.mark.parametrize("window", [0.0, 1.0])
-@on_event_loop
 async def test_failed_change_leaves_the_changes_before_it(window):
     job = StreamHarness("", max_state_bytes=2 * KIB, merge_window=window)
     job.stream.append("a")
@@ -213,7 +203,6 @@ async def test_failed_change_leaves_the_changes_before_it(window):
 
 
 @pytest.mark.parametrize("window", [0.0, 1.0])
-@on_event_loop
 async def test_event_has_at_most_max_event_ops(window):
     value = {"text": "", "ids": [], "other": ""}
     ops = 64
@@ -235,7 +224,6 @@ async def test_event_has_at_most_max_event_ops(window):
     assert await job.read() == job.stream.value
 
 
-@on_event_loop
 async def test_appends_to_the_only_column_have_their_shortest_forms():
     job = StreamHarness("", merge_window=0.0)
     for _ in range(65):
@@ -246,7 +234,6 @@ async def test_appends_to_the_only_column_have_their_shortest_forms():
     assert set(data[-65:-2]) == {'"x"'}
 
 
-@on_event_loop
 async def test_checks_of_many_texts_at_the_end_of_an_item_stay_within_the_event_size():
     job = StreamHarness({"texts": [""] * 300}, (), max_event_bytes=KIB, merge_window=0.0)
     for number in range(300):
@@ -260,7 +247,6 @@ async def test_checks_of_many_texts_at_the_end_of_an_item_stay_within_the_event_
     assert await job.read() == {"texts": ["é"] * 300}
 
 
-@on_event_loop
 async def test_tokens_after_rows_honor_max_event_ops():
     job = StreamHarness("", max_event_ops=64, merge_window=1.0)
     for _ in range(100):

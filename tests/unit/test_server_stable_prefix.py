@@ -2,11 +2,10 @@
 
 import pytest
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire_server.errors import StreamClosedError
 
 
-@on_event_loop
 async def test_stable_length_is_logged_and_never_decreases():
     job = StreamHarness({"te/xt": "", "n": 1}, ("/te~1xt",))
     job.stream.append("hello wörld 🎉")
@@ -22,7 +21,6 @@ async def test_stable_length_is_logged_and_never_decreases():
     assert await job.read() == {"te/xt": "hello wörld 🎉", "n": 1}
 
 
-@on_event_loop
 async def test_changes_to_stable_text_are_refused():
     job = StreamHarness({"text": "", "rows": [{"text": "first"}]}, ("/text",))
     stream = job.stream
@@ -50,7 +48,6 @@ async def test_changes_to_stable_text_are_refused():
     assert stream.value == await job.read() == {"text": "hello", "rows": [{"text": "first and more"}, 2]}
 
 
-@on_event_loop
 async def test_stable_length_must_not_exceed_the_text():
     job = StreamHarness({"text": "abc", "n": 1}, ("/text",))
     for n, at in ((4, None), (-1, None), (True, None), (1.0, None), (1, "/n"), (1, "/none"), (1, "")):
@@ -62,7 +59,6 @@ async def test_stable_length_must_not_exceed_the_text():
     assert await job.events() == []
 
 
-@on_event_loop
 async def test_replacing_a_long_text_keeps_its_stable_prefix_in_each_event():
     job = StreamHarness({"text": ""}, ("/text",), max_event_bytes=1024)
     kept = "é🎉" * 1000

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Generic
 
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference/server.md"
 
@@ -15,7 +15,6 @@ def documented(page: str) -> set[str]:
     return set(re.findall(r"^\| `(\w+)", table, re.MULTILINE))
 
 
-@on_event_loop
 async def test_public_members_of_a_stream_are_documented():
     stream = StreamHarness("").stream
     shown = {name for name in dir(stream) if not name.startswith("_")} - set(dir(Generic))
@@ -23,7 +22,6 @@ async def test_public_members_of_a_stream_are_documented():
     assert {"append", "row", "set", "cancelled"} <= shown
 
 
-@on_event_loop
 async def test_stream_has_no_instance_dictionary():
     stream = StreamHarness("").stream
     assert not hasattr(stream, "__dict__")

@@ -10,7 +10,7 @@ import pytest
 
 import tidewire
 import tidewire_server
-from support.stream_harness import StreamHarness, on_event_loop
+from support.stream_harness import StreamHarness
 from tidewire_server.store.log_interface import Block
 
 SOURCES = tuple(str(Path(package.__file__ or "").parent) for package in (tidewire, tidewire_server))
@@ -40,7 +40,6 @@ async def calls_of_one_token(job: StreamHarness) -> list[str]:
     return calls
 
 
-@on_event_loop
 async def test_isolated_token_takes_few_calls_to_the_subscriber():
     job = StreamHarness("")
     for _ in range(3):
@@ -56,7 +55,6 @@ async def test_isolated_token_takes_few_calls_to_the_subscriber():
 
 
 @pytest.mark.parametrize("merge_window", [0.0, 1.0])
-@on_event_loop
 async def test_string_append_to_an_array_is_refused(merge_window):
     """An append to the only column is encoded as a bare string, which a reader would apply as a row."""
     job = StreamHarness([], merge_window=merge_window)
