@@ -13,8 +13,6 @@ from tidewire_server.generation.torch_engine.models.load_checkpoint import Check
 from tidewire_server.generation.torch_engine.request_reader import RequestReader
 from tidewire_server.principals import CALLER
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
-
 
 class Calls:
     """Functions that record their name and wait until the gate is open."""

@@ -169,8 +169,6 @@ def test_schemas_have_only_what_the_engine_supports(engine: TorchEngine):
         server.call("generate", ranks=True)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_invalid_requests_do_not_affect_a_running_generation(server: Server, engine: TorchEngine):
     bad = [
         {"top_logprobs": 21},
@@ -201,8 +199,6 @@ def test_closed_engine_fails_the_item_with_its_reason(server: Server, engine: To
         server.call("generate")
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_samples_of_one_input_are_the_items_of_a_batch(server: Server):
     jobs, prompt = "/v1/endpoints/generate/jobs", {"prompt": "x", "max_tokens": 8}
     async with httpx2.AsyncClient(
@@ -224,8 +220,6 @@ async def test_samples_of_one_input_are_the_items_of_a_batch(server: Server):
     assert one == [seeded[1]], "the seeds of the samples follow each other"
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_cancelling_a_job_frees_its_slot(start: Start, random_checkpoint: Checkpoint):
     engine = start(random_checkpoint, slots=1)
     server = Server()
@@ -250,8 +244,6 @@ async def test_cancelling_a_job_frees_its_slot(start: Start, random_checkpoint: 
     assert stats.generated_tokens < 3 * 127
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_description_has_the_logprobs_limit_the_schemas_and_the_vocabulary(
     server: Server, engine: TorchEngine
 ):
@@ -283,8 +275,6 @@ def test_messages_without_a_chat_template_are_refused_with_advice(server: Server
         check_members(Generate(**members), engine.caps)
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_engine_is_closed_with_the_server(server: Server, engine: TorchEngine):
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(server.app), base_url="http://test"

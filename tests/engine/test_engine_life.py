@@ -26,7 +26,6 @@ from tidewire_server.generation.torch_engine import LoadError, TorchEngine
 from tidewire_server.generation.torch_engine.models.load_checkpoint import Checkpoint
 
 Start = Callable[..., TorchEngine]
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
 
 async def until(engine: TorchEngine, condition: Callable[[Stats], bool]) -> Stats:
@@ -276,7 +275,7 @@ async def test_close_fails_running_and_waiting_requests(start: Start, random_che
         await collect(engine, Generate())
 
 
-def test_unused_engine_is_garbage_collected_without_close(random_checkpoint: Checkpoint, anyio_backend: str):
+def test_unused_engine_is_garbage_collected_without_close(random_checkpoint: Checkpoint):
     engine = TorchEngine(random_checkpoint)
     reference = weakref.ref(engine)
     del engine
@@ -304,7 +303,7 @@ async def test_deltas_for_a_slow_reader_are_merged(start: Start, random_checkpoi
 
 
 def test_engine_keeps_running_after_the_event_loop_of_a_reader_was_closed(
-    start: Start, random_checkpoint: Checkpoint, anyio_backend: str
+    start: Start, random_checkpoint: Checkpoint
 ):
     engine = start(random_checkpoint, slots=1)
     loop = asyncio.new_event_loop()
@@ -316,7 +315,7 @@ def test_engine_keeps_running_after_the_event_loop_of_a_reader_was_closed(
 
 
 def test_context_is_shortened_to_fit_the_cache_limit(
-    start: Start, random_checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture, anyio_backend: str
+    start: Start, random_checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
 ):
     per_position = 4 * 2 * 2 * 2 * 8 * torch.float32.itemsize  # slots, k and v, layers, heads, size
     engine = start(random_checkpoint, slots=4, max_cache_bytes=per_position * 65)

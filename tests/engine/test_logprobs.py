@@ -130,8 +130,6 @@ def test_columns_that_were_not_requested_are_empty(engine: TorchEngine):
         assert getattr(delta, column) == []
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_deltas_do_not_overlap(engine: TorchEngine):
     blocks = [len(d.rows) async for d in engine.generate(Generate(max_tokens=40, top_logprobs=3))]
     assert sum(blocks) == 40

@@ -33,8 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_llama(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_description_has_the_model_its_dtype_device_context_and_features(folder: Path):
     server = Server()
     add_generate(server, model=folder, device="cpu", dtype="bfloat16", slots=2, context=64, max_top=3)

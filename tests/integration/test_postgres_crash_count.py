@@ -9,7 +9,7 @@ import pytest
 from support.postgres_server import needs_postgres
 from support.reference_server import data
 from support.server_roles import APP, Fleet
-from support.store_log_writer import ROOMY, Writer, run
+from support.store_log_writer import ROOMY, Writer
 
 pytestmark = needs_postgres
 
@@ -44,46 +44,40 @@ async def a_dead_server_with_a_job(
             await store.close()
 
 
-def test_a_crash_counts_until_the_job_was_opened(database_url: str) -> None:
-    async def body() -> None:
-        async with a_dead_server_with_a_job(database_url) as (first, second, writer):
-            for _ in range(3):
-                assert await first.jobs.adopt({"e"}) == ["a"]
-                assert (await first.jobs.reopen("a")).crashed
-                first.replicas.stop_writing("a")  # The server failed to open the job.
-            await first.replicas.leave()
-            assert await second.jobs.adopt({"e"}) == ["a"]
-            adopted = await second.jobs.reopen("a")
-            assert adopted.crashed
-            # The new attempt ends without a crash.
-            adopted.record.attempt, adopted.record.status = 2, "queued"
-            writer.log, writer.record = adopted.log, adopted.record
-            await writer.reopen(4711)
-            assert await second.jobs.release("a", writer.entries(1))
-            assert await second.queue.take("e")
-            opened = await second.jobs.reopen("a")
-            writer.log, writer.record = opened.log, opened.record
-            writer.record.status = "running"
-            await writer.write("two")
-            assert not (await second.jobs.reopen("a")).crashed
-            await second.replicas.leave()
-            await first.replicas.beat({})
-            assert await first.jobs.adopt({"e"}) == ["a"]
-            assert not (await first.jobs.reopen("a")).crashed
-
-    run(body())
-
-
-def test_a_crash_before_the_job_had_started_counts_until_it_starts(database_url: str) -> None:
-    async def body() -> None:
-        async with a_dead_server_with_a_job(database_url, started=False) as (first, second, writer):
+async def test_a_crash_counts_until_the_job_was_opened(database_url: str) -> None:
+    async with a_dead_server_with_a_job(database_url) as (first, second, writer):
+        for _ in range(3):
             assert await first.jobs.adopt({"e"}) == ["a"]
             assert (await first.jobs.reopen("a")).crashed
-            assert await first.jobs.release("a", writer.entries(1))
-            assert await second.queue.take("e")
-            assert (await second.jobs.reopen("a")).crashed
+            first.replicas.stop_writing("a")  # The server failed to open the job.
+        await first.replicas.leave()
+        assert await second.jobs.adopt({"e"}) == ["a"]
+        adopted = await second.jobs.reopen("a")
+        assert adopted.crashed
+        # The new attempt ends without a crash.
+        adopted.record.attempt, adopted.record.status = 2, "queued"
+        writer.log, writer.record = adopted.log, adopted.record
+        await writer.reopen(4711)
+        assert await second.jobs.release("a", writer.entries(1))
+        assert await second.queue.take("e")
+        opened = await second.jobs.reopen("a")
+        writer.log, writer.record = opened.log, opened.record
+        writer.record.status = "running"
+        await writer.write("two")
+        assert not (await second.jobs.reopen("a")).crashed
+        await second.replicas.leave()
+        await first.replicas.beat({})
+        assert await first.jobs.adopt({"e"}) == ["a"]
+        assert not (await first.jobs.reopen("a")).crashed
 
-    run(body())
+
+async def test_a_crash_before_the_job_had_started_counts_until_it_starts(database_url: str) -> None:
+    async with a_dead_server_with_a_job(database_url, started=False) as (first, second, writer):
+        assert await first.jobs.adopt({"e"}) == ["a"]
+        assert (await first.jobs.reopen("a")).crashed
+        assert await first.jobs.release("a", writer.entries(1))
+        assert await second.queue.take("e")
+        assert (await second.jobs.reopen("a")).crashed
 
 
 FATAL = (

@@ -17,7 +17,7 @@ from support.killable_server import Killed, talk_text
 from support.own_postgres import DatabaseProxy, OwnPostgres, own_postgres
 from support.postgres_server import needs_postgres
 from support.reference_server import eventually, until
-from support.store_log_writer import ROOMY, Writer, everything, run, until_ready
+from support.store_log_writer import ROOMY, Writer, everything, until_ready
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
@@ -76,32 +76,29 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("how", ["hold", "cut"])
-def test_reads_and_appends_wait_during_a_short_outage_and_continue(
+async def test_reads_and_appends_wait_during_a_short_outage_and_continue(
     how: str, proxy: DatabaseProxy, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body() -> None:
-        async with opened(proxy.url(database_url)) as store:
-            writer = await Writer().add(store)
-            await writer.write("before")
-            getattr(proxy, how)()
-            append = asyncio.ensure_future(writer.write("during"))
-            read = asyncio.ensure_future(store.jobs.get("unknown"))
-            await until(lambda: (proxy.held if how == "hold" else proxy.refused) >= 2, within=PATIENCE)
-            assert not append.done()
-            assert not read.done()
-            proxy.pass_on()
-            await append
-            assert await read is None
-            await writer.write("after")
-            assert await everything(writer.log, Cursor(1, 0)) == b"".join(writer.frames)
-
-    run(body())
+    async with opened(proxy.url(database_url)) as store:
+        writer = await Writer().add(store)
+        await writer.write("before")
+        getattr(proxy, how)()
+        append = asyncio.ensure_future(writer.write("during"))
+        read = asyncio.ensure_future(store.jobs.get("unknown"))
+        await until(lambda: (proxy.held if how == "hold" else proxy.refused) >= 2, within=PATIENCE)
+        assert not append.done()
+        assert not read.done()
+        proxy.pass_on()
+        await append
+        assert await read is None
+        await writer.write("after")
+        assert await everything(writer.log, Cursor(1, 0)) == b"".join(writer.frames)
     messages = lines(caplog)
     assert len(messages) in ({0} if how == "hold" else {2}), messages
 
 
 @pytest.mark.parametrize("how", ["hold", "cut"])
-def test_after_the_limit_reads_and_appends_fail_and_then_an_append_is_repeated(
+async def test_after_the_limit_reads_and_appends_fail_and_then_an_append_is_repeated(
     how: str,
     proxy: DatabaseProxy,
     database_url: str,
@@ -109,35 +106,31 @@ def test_after_the_limit_reads_and_appends_fail_and_then_an_append_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shorten_waits(monkeypatch, 1.0)
-
-    async def body() -> None:
-        async with opened(proxy.url(database_url)) as store:
-            writer = await Writer().add(store)
-            await writer.write("before")
-            getattr(proxy, how)()
-            block, head = writer_block(writer), writer.head
-            tries = [asyncio.ensure_future(writer.log.append(head, block))]
-            # The others do not run yet, because the thread of the first one gets no answer.
-            tries += [asyncio.ensure_future(store.jobs.get(f"unknown-{each}")) for each in range(50)]
-            found = await asyncio.gather(*tries, return_exceptions=True)
-            assert all(isinstance(each, StoreError) and each.outage and each.logged for each in found)
-            assert writer.log.extent().head == head
-            proxy.pass_on()
-            while True:
-                try:
-                    await writer.log.append(head, block)
-                    break
-                except StoreError:
-                    await asyncio.sleep(0.01)
-            assert writer.log.extent().head == block.last
-            assert (await store.jobs.get("unknown")) is None
-            stored = b"".join([*writer.frames, *block.frames])
-            assert await everything(writer.log, Cursor(1, 0)) == stored
-        async with opened(database_url) as other:
-            log = await other.jobs.log("a")
-            assert await everything(log, Cursor(1, 0)) == stored
-
-    run(body())
+    async with opened(proxy.url(database_url)) as store:
+        writer = await Writer().add(store)
+        await writer.write("before")
+        getattr(proxy, how)()
+        block, head = writer_block(writer), writer.head
+        tries = [asyncio.ensure_future(writer.log.append(head, block))]
+        # The others do not run yet, because the thread of the first one gets no answer.
+        tries += [asyncio.ensure_future(store.jobs.get(f"unknown-{each}")) for each in range(50)]
+        found = await asyncio.gather(*tries, return_exceptions=True)
+        assert all(isinstance(each, StoreError) and each.outage and each.logged for each in found)
+        assert writer.log.extent().head == head
+        proxy.pass_on()
+        while True:
+            try:
+                await writer.log.append(head, block)
+                break
+            except StoreError:
+                await asyncio.sleep(0.01)
+        assert writer.log.extent().head == block.last
+        assert (await store.jobs.get("unknown")) is None
+        stored = b"".join([*writer.frames, *block.frames])
+        assert await everything(writer.log, Cursor(1, 0)) == stored
+    async with opened(database_url) as other:
+        log = await other.jobs.log("a")
+        assert await everything(log, Cursor(1, 0)) == stored
     messages = lines(caplog)
     assert sum(OUTAGE in each for each in messages) == 1, messages
     assert sum(RETURN in each for each in messages) == 1, messages
@@ -158,7 +151,7 @@ def few_connections(postgres_of_the_run: Any, database_url: str) -> Iterator[Any
 
 
 @pytest.mark.parametrize("lost", ["reads", "listener"])
-def test_a_server_with_too_few_connections_says_so_once(
+async def test_a_server_with_too_few_connections_says_so_once(
     lost: str,
     postgres_of_the_run: Any,
     few_connections: Any,
@@ -173,44 +166,40 @@ def test_a_server_with_too_few_connections_says_so_once(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}' AND query {} 'LISTEN%'"
     )
     role = urlsplit(url).username
-
-    async def body() -> None:
-        async with opened(url) as store:
-            store.queue.serve({}, lambda _: None)
-            await until(lambda: postgres_of_the_run.execute(listens.format(role)), within=PATIENCE)
+    async with opened(url) as store:
+        store.queue.serve({}, lambda _: None)
+        await until(lambda: postgres_of_the_run.execute(listens.format(role)), within=PATIENCE)
+        await store.check()
+        limit(7 if lost == "listener" else 3)
+        if lost == "listener":
+            postgres_of_the_run.execute(ends.format(role, "LIKE"))
+            await until(lambda: lines(caplog), within=PATIENCE)
+            assert "up to 1 s late" in lines(caplog)[0]
             await store.check()
-            limit(7 if lost == "listener" else 3)
-            if lost == "listener":
-                postgres_of_the_run.execute(ends.format(role, "LIKE"))
-                await until(lambda: lines(caplog), within=PATIENCE)
-                assert "up to 1 s late" in lines(caplog)[0]
-                await store.check()
-            else:
-                postgres_of_the_run.execute(ends.format(role, "NOT LIKE"))
-                # Until the sessions have ended, they count.
-                await until_ready(store)
+        else:
+            postgres_of_the_run.execute(ends.format(role, "NOT LIKE"))
+            # Until the sessions have ended, they count.
+            await until_ready(store)
+            await store.replicas.beat()
+            caplog.clear()
+            with pytest.raises(StoreError, match="CONNECTION LIMIT"):
+                await store.jobs.get("unknown")
+            await until(lambda: lines(caplog), within=PATIENCE)
+            assert "CONNECTION LIMIT" in lines(caplog)[0]
+        for _ in range(5):
+            with contextlib.suppress(StoreError):
                 await store.replicas.beat()
-                caplog.clear()
+            if lost == "reads":
                 with pytest.raises(StoreError, match="CONNECTION LIMIT"):
-                    await store.jobs.get("unknown")
-                await until(lambda: lines(caplog), within=PATIENCE)
-                assert "CONNECTION LIMIT" in lines(caplog)[0]
-            for _ in range(5):
-                with contextlib.suppress(StoreError):
-                    await store.replicas.beat()
-                if lost == "reads":
-                    with pytest.raises(StoreError, match="CONNECTION LIMIT"):
-                        await store.check()
-            assert len(lines(caplog)) == 1, lines(caplog)
-            limit(-1)
-            if lost == "listener":
-                await until(lambda: postgres_of_the_run.execute(listens.format(role)), within=PATIENCE)
-            else:
-                await until(lambda: RETURN in lines(caplog)[-1], within=PATIENCE)
-                assert len(lines(caplog)) == 2, lines(caplog)
-                await store.check()
-
-    run(body())
+                    await store.check()
+        assert len(lines(caplog)) == 1, lines(caplog)
+        limit(-1)
+        if lost == "listener":
+            await until(lambda: postgres_of_the_run.execute(listens.format(role)), within=PATIENCE)
+        else:
+            await until(lambda: RETURN in lines(caplog)[-1], within=PATIENCE)
+            assert len(lines(caplog)) == 2, lines(caplog)
+            await store.check()
 
 
 def writer_block(writer: Writer) -> Block:
@@ -222,29 +211,26 @@ def writer_block(writer: Writer) -> Block:
     )
 
 
-def test_an_append_whose_answer_was_lost_is_repeated_and_compared(
+async def test_an_append_whose_answer_was_lost_is_repeated_and_compared(
     postgres_of_the_run: Any, database_url: str
 ) -> None:
     def plan(number: int) -> Cut | None:
         return Cut(mark=b"INSERT 0", occurrence=3, how="rst") if number < 60 else None
 
-    async def body() -> None:
-        with FaultProxy(("127.0.0.1", postgres_of_the_run.port), plan) as faulty:
-            place = f"127.0.0.1:{faulty.address[1]}/{name_of(database_url)}"
-            url = f"postgresql://postgres@{place}?sslmode=disable"  # the proxy reads the results
-            async with opened(url) as store:
-                writers = [await Writer(f"job-{each}").add(store) for each in range(3)]
-                for _ in range(20):
-                    await asyncio.gather(*(writer.write("x") for writer in writers))
-                for writer in writers:
-                    assert await everything(writer.log, Cursor(1, 0)) == b"".join(writer.frames)
-                    assert (await writer.log.state()).view.value() == writer.document.value()
-            assert faulty.faults["rst of a response"] >= 5
-
-    run(body())
+    with FaultProxy(("127.0.0.1", postgres_of_the_run.port), plan) as faulty:
+        place = f"127.0.0.1:{faulty.address[1]}/{name_of(database_url)}"
+        url = f"postgresql://postgres@{place}?sslmode=disable"  # the proxy reads the results
+        async with opened(url) as store:
+            writers = [await Writer(f"job-{each}").add(store) for each in range(3)]
+            for _ in range(20):
+                await asyncio.gather(*(writer.write("x") for writer in writers))
+            for writer in writers:
+                assert await everything(writer.log, Cursor(1, 0)) == b"".join(writer.frames)
+                assert (await writer.log.state()).view.value() == writer.document.value()
+        assert faulty.faults["rst of a response"] >= 5
 
 
-def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
+async def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
     postgres_of_the_run: Any, database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     """The database itself raises SQLSTATE 53100, from a trigger: a test cannot fill a disk everywhere."""
@@ -254,70 +240,59 @@ def test_a_full_disk_is_told_apart_from_an_outage_in_one_line(
         CREATE TRIGGER no_space BEFORE INSERT ON tidewire.block EXECUTE FUNCTION tidewire.no_space()
     """
     set_time_after_a_full_disk(monkeypatch, PATIENCE)
-
-    async def body() -> None:
-        async with opened(database_url) as store:
-            writers = [await Writer(f"job-{each}").add(store) for each in range(20)]
-            postgres_of_the_run.execute(trigger, name_of(database_url))
-            blocks = [(writer, writer.head, writer_block(writer)) for writer in writers]
-            appends = [writer.log.append(head, block) for writer, head, block in blocks]
-            found = await asyncio.gather(*appends, return_exceptions=True)
-            for error in found:
-                assert isinstance(error, StoreError)
-                assert "No space left on device; free some space on the disk of the database" in str(error)
-                assert error.logged
-                assert not error.outage
-            assert (await store.jobs.get("job-1")) is not None
-            # The test write succeeds, because the table of the servers has space.
-            with pytest.raises(StoreError, match="free some space") as refused:
-                await store.check()
-            assert refused.value.logged
-            set_time_after_a_full_disk(monkeypatch, 0.0)
+    async with opened(database_url) as store:
+        writers = [await Writer(f"job-{each}").add(store) for each in range(20)]
+        postgres_of_the_run.execute(trigger, name_of(database_url))
+        blocks = [(writer, writer.head, writer_block(writer)) for writer in writers]
+        appends = [writer.log.append(head, block) for writer, head, block in blocks]
+        found = await asyncio.gather(*appends, return_exceptions=True)
+        for error in found:
+            assert isinstance(error, StoreError)
+            assert "No space left on device; free some space on the disk of the database" in str(error)
+            assert error.logged
+            assert not error.outage
+        assert (await store.jobs.get("job-1")) is not None
+        # The test write succeeds, because the table of the servers has space.
+        with pytest.raises(StoreError, match="free some space") as refused:
             await store.check()
-            postgres_of_the_run.execute("DROP TRIGGER no_space ON tidewire.block", name_of(database_url))
-            for writer, head, block in blocks:
-                await writer.log.append(head, block)
-
-    run(body())
+        assert refused.value.logged
+        set_time_after_a_full_disk(monkeypatch, 0.0)
+        await store.check()
+        postgres_of_the_run.execute("DROP TRIGGER no_space ON tidewire.block", name_of(database_url))
+        for writer, head, block in blocks:
+            await writer.log.append(head, block)
     (message,) = lines(caplog)
     assert "free some space" in message
 
 
-def test_a_failed_statement_does_not_make_later_runs_of_the_others_fail(database_url: str) -> None:
+async def test_a_failed_statement_does_not_make_later_runs_of_the_others_fail(database_url: str) -> None:
     """The failed run was the one in which psycopg prepares the second statement, which PostgreSQL then skipped."""
     from tidewire_server.store.database.thread_tasks import Task
     from tidewire_server.store.postgres import connections
 
-    async def body() -> None:
-        sql = ["SELECT 1 / %(n)s::int", "SELECT 2 + %(n)s::int"]
-        with connections.Database(database_url).connect(durable=False, schema_exists=False) as connection:
-            for n in (1, 1, 1, 0, 1, 1):
-                task = Task(connections.Command(sql, {"n": n}), None)
-                with contextlib.nullcontext() if n else pytest.raises(Exception, match="division by zero"):
-                    connections.run_commands(connection, [task])
-                    assert task.outcome == [[(1,)], [(3,)]]
-
-    run(body())
+    sql = ["SELECT 1 / %(n)s::int", "SELECT 2 + %(n)s::int"]
+    with connections.Database(database_url).connect(durable=False, schema_exists=False) as connection:
+        for n in (1, 1, 1, 0, 1, 1):
+            task = Task(connections.Command(sql, {"n": n}), None)
+            with contextlib.nullcontext() if n else pytest.raises(Exception, match="division by zero"):
+                connections.run_commands(connection, [task])
+                assert task.outcome == [[(1,)], [(3,)]]
 
 
-def test_a_connection_without_its_prepared_statements_is_replaced(
+async def test_a_connection_without_its_prepared_statements_is_replaced(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The heartbeat of a server failed with SQLSTATE 26000 until the server was restarted."""
-
-    async def body() -> None:
-        async with opened(database_url) as store:
-            for _ in range(5):
-                await store.replicas.beat()
-            # psycopg does not see a DEALLOCATE in a DO statement.
-            await store._threads.control.run("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+    async with opened(database_url) as store:
+        for _ in range(5):
             await store.replicas.beat()
-
-    run(body())
+        # psycopg does not see a DEALLOCATE in a DO statement.
+        await store._threads.control.run("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")
+        await store.replicas.beat()
     assert lines(caplog) == []
 
 
-def test_a_server_whose_lease_the_database_refuses_logs_the_reason_and_is_not_ready(
+async def test_a_server_whose_lease_the_database_refuses_logs_the_reason_and_is_not_ready(
     postgres_of_the_run: Any,
     database_url: str,
     caplog: pytest.LogCaptureFixture,
@@ -345,14 +320,11 @@ def test_a_server_whose_lease_the_database_refuses_logs_the_reason_and_is_not_re
                 else:
                     found = True
 
-    async def body() -> None:
-        async with job_service(Server(log=database_url)) as service:
-            postgres_of_the_run.execute(trigger, name_of(database_url))
-            await until_ready(service.store, ready=False)
-            postgres_of_the_run.execute("DROP TRIGGER refuse ON tidewire.server", name_of(database_url))
-            await until_ready(service.store, ready=True)
-
-    run(body())
+    async with job_service(Server(log=database_url)) as service:
+        postgres_of_the_run.execute(trigger, name_of(database_url))
+        await until_ready(service.store, ready=False)
+        postgres_of_the_run.execute("DROP TRIGGER refuse ON tidewire.server", name_of(database_url))
+        await until_ready(service.store, ready=True)
     (message,) = lines(caplog)
     assert message.startswith("a beat of this server failed; when its lease has expired")
     assert message.endswith(
@@ -361,7 +333,7 @@ def test_a_server_whose_lease_the_database_refuses_logs_the_reason_and_is_not_re
     )
 
 
-def test_a_server_that_stops_during_an_outage_tries_once_to_give_up_its_lease(
+async def test_a_server_that_stops_during_an_outage_tries_once_to_give_up_its_lease(
     proxy: DatabaseProxy,
     database_url: str,
     caplog: pytest.LogCaptureFixture,
@@ -369,33 +341,25 @@ def test_a_server_that_stops_during_an_outage_tries_once_to_give_up_its_lease(
 ) -> None:
     """A stopping server waited twice for a database that was down, 10 s each time."""
     shorten_waits(monkeypatch, 1.0)
-
-    async def body() -> None:
-        async with opened(proxy.url(database_url)) as store:
-            proxy.cut()
-            await store.replicas.leave()
-
-    run(body())
+    async with opened(proxy.url(database_url)) as store:
+        proxy.cut()
+        await store.replicas.leave()
     assert sum("cannot give up the lease" in line for line in lines(caplog)) == 1
 
 
-def test_after_a_short_outage_a_server_does_not_trust_leases(database_url: str) -> None:
+async def test_after_a_short_outage_a_server_does_not_trust_leases(database_url: str) -> None:
     """The beat of this server may come before the beats of the others, whose leases have run out meanwhile."""
-
-    async def body() -> None:
-        async with opened(database_url) as store:
-            now = 100.0
-            store._server._clock = lambda: now
-            for _ in range(7):
-                await store.replicas.beat()
-                now += 1
-            assert store._server.trusted_until is not None
-            # The answer to the beat before the outage of 3.5 s, which is less than a lease, has arrived late: just now.
-            store._server._until -= timedelta(seconds=3.5)
+    async with opened(database_url) as store:
+        now = 100.0
+        store._server._clock = lambda: now
+        for _ in range(7):
             await store.replicas.beat()
-            assert store._server.trusted_until is None
-
-    run(body())
+            now += 1
+        assert store._server.trusted_until is not None
+        # The answer to the beat before the outage of 3.5 s, which is less than a lease, has arrived late: just now.
+        store._server._until -= timedelta(seconds=3.5)
+        await store.replicas.beat()
+        assert store._server.trusted_until is None
 
 
 # ---- a standby ---------------------------------------------------------------------------------------------------------
@@ -417,94 +381,88 @@ def replicated() -> Iterator[tuple[OwnPostgres, OwnPostgres, DatabaseProxy]]:
 
 
 @pytest.mark.slow
-def test_a_failover_after_the_replication_was_cut_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failover_after_the_replication_was_cut_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shorten_waits(monkeypatch, 2.0)
+    with replicated() as (primary, standby, link), DatabaseProxy(primary.address) as front:
+        async with opened(front.url(primary.url)) as store, opened(front.url(primary.url)) as other:
+            assert store.durability == "replicated"
+            writer = await Writer().add(store)
+            reader = await other.jobs.log("a")
+            seen: list[bytes] = []
+            at = Cursor(1, 0)
 
-    async def body() -> None:
-        with replicated() as (primary, standby, link), DatabaseProxy(primary.address) as front:
-            async with opened(front.url(primary.url)) as store, opened(front.url(primary.url)) as other:
-                assert store.durability == "replicated"
-                writer = await Writer().add(store)
-                reader = await other.jobs.log("a")
-                seen: list[bytes] = []
-                at = Cursor(1, 0)
+            async def read() -> None:
+                nonlocal at
+                while reader.extent().head > at:
+                    chunk = await reader.read(at, 1 << 20)
+                    assert chunk is not None
+                    seen.append(chunk.frames)
+                    at = chunk.last
 
-                async def read() -> None:
-                    nonlocal at
-                    while reader.extent().head > at:
-                        chunk = await reader.read(at, 1 << 20)
-                        assert chunk is not None
-                        seen.append(chunk.frames)
-                        at = chunk.last
-
-                reader.watch(lambda _: None)
-                for _ in range(20):
-                    await writer.write("x")
-                await until(lambda: reader.extent().head == writer.head, within=PATIENCE)
-                await read()
-                link.cut()
-                head, block = writer.head, writer_block(writer)
-                append = asyncio.ensure_future(writer.log.append(head, block))
-                # The primary has committed the block, but no reader sees it, because the standby does not have it.
-                condition = "count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-                await asyncio.to_thread(primary.until, condition)
-                await read()
-                assert not append.done()
-                front.cut()
-                primary.kill()
-                await asyncio.to_thread(standby.execute, "SELECT pg_promote()")
-                front.upstream = standby.address
-                front.pass_on()
+            reader.watch(lambda _: None)
+            for _ in range(20):
+                await writer.write("x")
+            await until(lambda: reader.extent().head == writer.head, within=PATIENCE)
+            await read()
+            link.cut()
+            head, block = writer.head, writer_block(writer)
+            append = asyncio.ensure_future(writer.log.append(head, block))
+            # The primary has committed the block, but no reader sees it, because the standby does not have it.
+            condition = "count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            await asyncio.to_thread(primary.until, condition)
+            await read()
+            assert not append.done()
+            front.cut()
+            primary.kill()
+            await asyncio.to_thread(standby.execute, "SELECT pg_promote()")
+            front.upstream = standby.address
+            front.pass_on()
+            with contextlib.suppress(StoreError):
+                await append
+            while writer.log.extent().head == head:
                 with contextlib.suppress(StoreError):
-                    await append
-                while writer.log.extent().head == head:
-                    with contextlib.suppress(StoreError):
-                        await writer.log.append(head, block)
-                stored = await everything(writer.log, Cursor(1, 0))
-                assert stored == b"".join([*writer.frames, *block.frames])
-                await until(lambda: reader.extent().head == block.last, within=PATIENCE)
-                await read()
-                assert b"".join(seen) == stored
-
-    run(body())
+                    await writer.log.append(head, block)
+            stored = await everything(writer.log, Cursor(1, 0))
+            assert stored == b"".join([*writer.frames, *block.frames])
+            await until(lambda: reader.extent().head == block.last, within=PATIENCE)
+            await read()
+            assert b"".join(seen) == stored
 
 
 @pytest.mark.slow
-def test_after_a_crash_of_the_primary_no_read_is_served_before_the_standby_confirms(
+async def test_after_a_crash_of_the_primary_no_read_is_served_before_the_standby_confirms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shorten_waits(monkeypatch, 1.0)
-
-    async def body() -> None:
-        with replicated() as (primary, _, link):
-            async with opened(primary.url) as store:
-                writer = await Writer().add(store)
-                link.cut()
-                head, block = writer.head, writer_block(writer)
-                append = asyncio.ensure_future(writer.log.append(head, block))
-                condition = "count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-                await asyncio.to_thread(primary.until, condition)
-                await asyncio.to_thread(primary.again)
-                # After the crash, the primary shows the block, which the standby does not have.
-                assert primary.execute("SELECT max(last) FROM tidewire.block") == [(block.last.seq,)]
-                with pytest.raises(StoreError) as caught:
-                    await store.jobs.get("unknown")
-                assert caught.value.outage
-                with pytest.raises(StoreError):
-                    await append
-                link.pass_on()
-                while True:
-                    try:
-                        assert await store.jobs.get("unknown") is None
-                        break
-                    except StoreError:
-                        pass
-                while writer.log.extent().head == head:
-                    with contextlib.suppress(StoreError):
-                        await writer.log.append(head, block)
-                assert await everything(writer.log, head) == b"".join(block.frames)
-
-    run(body())
+    with replicated() as (primary, _, link):
+        async with opened(primary.url) as store:
+            writer = await Writer().add(store)
+            link.cut()
+            head, block = writer.head, writer_block(writer)
+            append = asyncio.ensure_future(writer.log.append(head, block))
+            condition = "count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            await asyncio.to_thread(primary.until, condition)
+            await asyncio.to_thread(primary.again)
+            # After the crash, the primary shows the block, which the standby does not have.
+            assert primary.execute("SELECT max(last) FROM tidewire.block") == [(block.last.seq,)]
+            with pytest.raises(StoreError) as caught:
+                await store.jobs.get("unknown")
+            assert caught.value.outage
+            with pytest.raises(StoreError):
+                await append
+            link.pass_on()
+            while True:
+                try:
+                    assert await store.jobs.get("unknown") is None
+                    break
+                except StoreError:
+                    pass
+            while writer.log.extent().head == head:
+                with contextlib.suppress(StoreError):
+                    await writer.log.append(head, block)
+            assert await everything(writer.log, head) == b"".join(block.frames)
 
 
 # ---- servers -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Races between servers that share a PostgreSQL database: appends, submits and takes."""
 
 import asyncio
+import contextlib
 import random
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +13,7 @@ import pytest
 
 from support.postgres_server import needs_postgres
 from support.server_leases import expire_lease, trust
-from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything, run
+from support.store_log_writer import NO_LIMITS, ROOMY, Clock, Writer, everything
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.errors import EndpointFunctionError
 from tidewire_server.store.database import thread_tasks
@@ -28,26 +30,21 @@ ROUNDS = [30, pytest.param(300, marks=pytest.mark.slow)]
 
 @pytest.fixture
 def open_stores(database_url: str) -> Any:
-    """Function that opens stores of several servers on one database."""
+    """Function that opens stores of several servers on one database, which serve endpoints."""
     from tidewire_server.store.postgres.postgres_store import PostgresStore
 
-    return lambda number: [PostgresStore(database_url, ROOMY) for _ in range(number)]
-
-
-def serving(open_stores: Any, number: int, work: Any, **endpoints: BatchBounds | None) -> None:
-    """Run a function with stores that serve endpoints, and close the stores."""
-
-    async def body() -> None:
-        stores = open_stores(number)
+    @contextlib.asynccontextmanager
+    async def opened(number: int, **endpoints: BatchBounds | None) -> AsyncIterator[list[Any]]:
+        stores = [PostgresStore(database_url, ROOMY) for _ in range(number)]
         try:
             for store in stores:
                 store.queue.serve(endpoints or {"e": None}, lambda _: None)
-            await work(*stores)
+            yield stores
         finally:
             for store in stores:
                 await store.close()
 
-    run(body())
+    return opened
 
 
 # ---- appends -------------------------------------------------------------------------------------------------------
@@ -64,7 +61,7 @@ def block_after(writer: Writer, head: Cursor, events: int, name: int) -> Block:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
+async def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
     database_url: str, open_stores: Any, rounds: int
 ) -> None:
     from tidewire_server.store.postgres.append_statements import BlockAppend, append_block
@@ -73,7 +70,7 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
 
     draw = random.Random(rounds)
 
-    async def race(store: Any) -> None:
+    async with open_stores(1) as (store,):
         writer = await Writer().add(store)
         log, extent, head = writer.log, writer.log.extent(), writer.head
         writers = [
@@ -118,14 +115,14 @@ def test_of_twelve_appends_after_one_event_exactly_one_succeeds(
         reader = await store.jobs.log("a")
         assert (await reader.read(Cursor(1, 0), 10**9)).frames == b"".join(stored)
 
-    serving(open_stores, 1, race)
-
 
 @pytest.mark.heavy
-def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_not(open_stores: Any) -> None:
+async def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_not(
+    open_stores: Any,
+) -> None:
     from tidewire_server.store.postgres.append_statements import BlockAppend, append_block
 
-    async def body(store: Any) -> None:
+    async with open_stores(1) as (store,):
         writer = await Writer().add(store)
         extent, number, thread = writer.log.extent(), writer.log.number, store._threads.appends
         for write, size in ((False, 3), (True, 2), (False, 40_000)):
@@ -145,13 +142,11 @@ def test_an_append_whose_answer_was_lost_succeeds_again_and_another_block_does_n
                     await append_block(thread, append._replace(block=other), sizes.append)
             extent = changed
 
-    serving(open_stores, 1, body)
 
-
-def test_an_append_after_a_broken_connection_is_repeated(
+async def test_an_append_after_a_broken_connection_is_repeated(
     database_url: str, postgres_of_the_run: Any, open_stores: Any
 ) -> None:
-    async def body(store: Any) -> None:
+    async with open_stores(1) as (store,):
         writer = await Writer().add(store)
         name = urlsplit(database_url).path[1:]
         for text in ("one", "two"):
@@ -164,11 +159,11 @@ def test_an_append_after_a_broken_connection_is_repeated(
         assert await store.jobs.unfinished("ada") == 1
         assert writer.log.extent().head == Cursor(1, 3)
 
-    serving(open_stores, 1, body)
-
 
 @pytest.mark.heavy
-def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPatch, open_stores: Any) -> None:
+async def test_every_task_may_run_again_after_its_commit(
+    monkeypatch: pytest.MonkeyPatch, open_stores: Any
+) -> None:
     """The answer to each first COMMIT of a task that may be repeated is lost, so that the task runs again."""
     import psycopg
 
@@ -190,7 +185,7 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(database_threads, "run_commands", lossy)
 
-    async def body(first: Any, second: Any) -> None:
+    async with open_stores(2) as (first, second):
         clock = Clock()
         key = Key("ada", "e", "k")
         await (writer := Writer()).submit(first, items=2, key=key)
@@ -219,14 +214,12 @@ def test_every_task_may_run_again_after_its_commit(monkeypatch: pytest.MonkeyPat
         assert await second.jobs.get("a") == Tombstone("a", "ada")
         assert commits > 20
 
-    serving(open_stores, 2, body)
-
 
 @pytest.mark.heavy
-def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores: Any) -> None:
+async def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores: Any) -> None:
     from tidewire_server.store.postgres.append_statements import BlockAppend, append_block
 
-    async def body(first: Any, second: Any) -> None:
+    async with open_stores(2) as (first, second):
         writers = [await Writer(f"j{number}").add(first) for number in range(30)]
         heads = {writer.log.number: writer.log.extent() for writer in writers}
         for step in range(10):
@@ -260,11 +253,9 @@ def test_groups_with_the_same_jobs_in_reversed_order_do_not_deadlock(open_stores
             assert {type(each) for each in found if isinstance(each, Exception)} == {HeadMovedError}
             heads = {append.job: append.extent for append in won}
 
-    serving(open_stores, 2, body)
 
-
-def test_an_append_to_a_deleted_job_is_refused(open_stores: Any) -> None:
-    async def body(first: Any, second: Any) -> None:
+async def test_an_append_to_a_deleted_job_is_refused(open_stores: Any) -> None:
+    async with open_stores(2) as (first, second):
         writer = await Writer().add(first)
         await second.jobs.delete_job("a")
         with pytest.raises(HeadMovedError):
@@ -275,16 +266,16 @@ def test_an_append_to_a_deleted_job_is_refused(open_stores: Any) -> None:
         assert await second.jobs.get("b") == Tombstone("b", "ada")
         assert await second.jobs.log("b") is None
 
-    serving(open_stores, 2, body)
-
 
 # ---- submits -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(open_stores: Any, rounds: int) -> None:
-    async def body(*stores: Any) -> None:
+async def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(
+    open_stores: Any, rounds: int
+) -> None:
+    async with open_stores(2) as stores:
         for step in range(rounds):
             key = Key("ada", "e", f"k{step}")
 
@@ -302,14 +293,13 @@ def test_an_idempotency_key_that_fifty_requests_race_for_gives_one_job(open_stor
             assert (await stores[0].jobs.find_key(key)).job == found[0]
         assert await stores[0].jobs.unfinished("ada") == rounds
 
-    serving(open_stores, 2, body)
-
 
 @pytest.mark.heavy
-def test_parallel_submits_of_one_caller_at_two_servers_respect_the_limits_and_get_rising_turns(
+async def test_parallel_submits_of_one_caller_at_two_servers_respect_the_limits_and_get_rising_turns(
     open_stores: Any,
 ) -> None:
-    async def body(*stores: Any) -> None:
+    async with open_stores(2) as stores:
+
         async def submit(number: int, limits: QueueLimits, principal: str = "ada") -> str:
             try:
                 await Writer(f"{principal}{number}", principal).submit(
@@ -336,15 +326,13 @@ def test_parallel_submits_of_one_caller_at_two_servers_respect_the_limits_and_ge
         )
         assert [turn for (turn,) in turns] == list(range(1, 21))
 
-    serving(open_stores, 2, body)
-
 
 # ---- fair turns ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
-def test_a_hundred_tickets_of_ten_callers_behind_2900_of_one_run_early(open_stores: Any) -> None:
-    async def body(first: Any, second: Any) -> None:
+async def test_a_hundred_tickets_of_ten_callers_behind_2900_of_one_run_early(open_stores: Any) -> None:
+    async with open_stores(2) as (first, second):
         for number in range(3):
             await Writer(f"big{number}", "crowd").submit(first, items=966 + number)
         for number in range(100):
@@ -357,11 +345,9 @@ def test_a_hundred_tickets_of_ten_callers_behind_2900_of_one_run_early(open_stor
         assert taken == waiting[:120]
         assert sum(entry.principal != "crowd" for entry in taken) == 100
 
-    serving(open_stores, 2, body)
 
-
-def test_a_newcomers_flood_does_not_delay_a_long_time_caller(open_stores: Any) -> None:
-    async def body(first: Any, second: Any) -> None:
+async def test_a_newcomers_flood_does_not_delay_a_long_time_caller(open_stores: Any) -> None:
+    async with open_stores(2) as (first, second):
         for number in range(50):
             await Writer(f"old{number}", "old").submit(first, items=1)
             assert len(await first.queue.take("e")) == 1
@@ -376,16 +362,14 @@ def test_a_newcomers_flood_does_not_delay_a_long_time_caller(open_stores: Any) -
         order = [entry.principal for entry in await second.queue.waiting("e")]
         assert order.index("eve") <= 3
 
-    serving(open_stores, 2, body)
-
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("rounds", "jobs"), [(5, 30), pytest.param(300, 10, marks=pytest.mark.slow)])
 @pytest.mark.timeout(300)
-def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
+async def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
     open_stores: Any, rounds: int, jobs: int
 ) -> None:
-    async def body(*stores: Any) -> None:
+    async with open_stores(3) as stores:
         draw = random.Random(rounds)
         for step in range(rounds):
             writers = [Writer(f"j{step}-{each}", draw.choice(["ada", "bob", "eve"])) for each in range(jobs)]
@@ -419,16 +403,14 @@ def test_concurrent_takes_return_each_item_once_and_a_job_has_one_owner(
             assert len(taken) == len(expected)
             assert set(taken) == expected
 
-    serving(open_stores, 3, body)
-
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.timeout(300)
-def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
+async def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
     open_stores: Any, rounds: int
 ) -> None:
-    async def body(dead: Any, *others: Any) -> None:
+    async with open_stores(4) as (dead, *others):
         for step in range(rounds):
             for store in (dead, *others):
                 await store.replicas.beat()
@@ -444,17 +426,15 @@ def test_of_twelve_adoptions_of_a_dead_servers_jobs_each_job_has_one_adopter(
             assert sum(map(len, by_store)) == len(jobs)
             assert set().union(*by_store) == jobs
 
-    serving(open_stores, 4, body)
 
-
-def test_a_take_whose_thread_is_delayed_blocks_no_other_server(
+async def test_a_take_whose_thread_is_delayed_blocks_no_other_server(
     open_stores: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import psycopg
 
     sent, resume, send = threading.Event(), threading.Event(), psycopg.Connection.execute
 
-    async def body(first: Any, second: Any) -> None:
+    async with open_stores(2) as (first, second):
         delayed = first._threads.control._thread
 
         def execute(self: Any, query: Any, *arguments: Any, **options: Any) -> Any:
@@ -477,17 +457,15 @@ def test_a_take_whose_thread_is_delayed_blocks_no_other_server(
             resume.set()
         assert [entry.job for entry in [*await taken, *others]] == ["a", "b"]
 
-    serving(open_stores, 2, body)
-
 
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.heavy
-def test_batches_follow_keys_costs_and_the_time_out(open_stores: Any) -> None:
+async def test_batches_follow_keys_costs_and_the_time_out(open_stores: Any) -> None:
     bounds = BatchBounds(max_size=4, max_cost=10.0, timeout=30.0)
 
-    async def body(first: Any, second: Any) -> None:
+    async with open_stores(2, e=bounds) as (first, second):
         queue, other = first.queue, second.queue
         slots = [BatchSlot("a", 1.0), BatchSlot(("b", 2), 1.0), BatchSlot("a", 1.0)]
         await Writer("x").submit(first, items=3, slots=slots)
@@ -506,12 +484,10 @@ def test_batches_follow_keys_costs_and_the_time_out(open_stores: Any) -> None:
         assert await other.take_batch("e", RunningBatch("c", 2, 8.0)) == []
         assert len(await other.take_batch("e", RunningBatch("c", 1, 2.0))) == 2
 
-    serving(open_stores, 2, body, e=bounds)
-
 
 @pytest.mark.heavy
-def test_an_item_returns_to_the_queue_with_its_batch_key_and_cost(open_stores: Any) -> None:
-    async def body(first: Any, second: Any) -> None:
+async def test_an_item_returns_to_the_queue_with_its_batch_key_and_cost(open_stores: Any) -> None:
+    async with open_stores(2, e=BatchBounds(4, 10.0, 0.0)) as (first, second):
         writer, slots = Writer("x"), [BatchSlot(("a", 1), 2.0), BatchSlot(None, 3.0)]
         await writer.submit(first, items=2, slots=slots)
         entries = writer.entries(2)
@@ -524,23 +500,17 @@ def test_an_item_returns_to_the_queue_with_its_batch_key_and_cost(open_stores: A
         batches = [await second.queue.take_batch("e") for _ in range(2)]
         assert sorted((item.entry.index, item.slot) for (item,) in batches) == [*enumerate(slots)]
 
-    serving(open_stores, 2, body, e=BatchBounds(4, 10.0, 0.0))
 
-
-def test_a_batch_key_that_cannot_be_stored_is_refused(open_stores: Any) -> None:
-    async def body(store: Any) -> None:
+async def test_a_batch_key_that_cannot_be_stored_is_refused(open_stores: Any) -> None:
+    async with open_stores(1, e=BatchBounds(4, 10.0, 0.0)) as (store,):
         with pytest.raises(EndpointFunctionError, match="a batch key consists of"):
             await Writer("x").submit(store, items=1, slots=[BatchSlot(frozenset({1}), 1.0)])
         assert await store.jobs.get("x") is None
 
-    serving(open_stores, 1, body, e=BatchBounds(4, 10.0, 0.0))
 
-
-def test_limits_may_be_infinite(open_stores: Any) -> None:
-    async def body(store: Any) -> None:
+async def test_limits_may_be_infinite(open_stores: Any) -> None:
+    async with open_stores(1) as (store,):
         await Writer("x").submit(store, items=1, limits=NO_LIMITS)
         async with asyncio.timeout(10):
             while store.queue.size("e") != 1:  # A poll that began before the submit may overwrite the number.
                 await asyncio.sleep(0.01)
-
-    serving(open_stores, 1, body)

@@ -240,7 +240,7 @@ def test_h11_exposes_trailing_data_and_the_state_of_its_peer(server_url):
 
 
 @pytest.mark.parametrize("event", TRACED)
-def test_httpcore_emits_the_trace_event(event):
+async def test_httpcore_emits_the_trace_event(event):
     traced = {}
 
     async def trace(name, members):
@@ -251,14 +251,11 @@ def test_httpcore_emits_the_trace_event(event):
         writer.write(b"this is not TLS\r\n")
         writer.close()
 
-    async def connect():
-        server = await asyncio.start_server(not_tls, "127.0.0.1", 0)
-        async with server, httpx2.AsyncClient() as client:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(httpx2.ConnectError):
-                await client.get(f"https://127.0.0.1:{port}/", extensions={"trace": trace})
-
-    asyncio.run(connect())
+    server = await asyncio.start_server(not_tls, "127.0.0.1", 0)
+    async with server, httpx2.AsyncClient() as client:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(httpx2.ConnectError):
+            await client.get(f"https://127.0.0.1:{port}/", extensions={"trace": trace})
     assert event in traced, f"httpcore2 {httpcore2.__version__}: no trace event {event}, but {list(traced)}"
     if event.endswith(".complete"):
         assert isinstance(traced[event]["return_value"], httpcore2.AsyncNetworkStream)

@@ -49,11 +49,6 @@ def print_text(job: Any) -> None:
         print(update.text, end="", flush=True)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Killed]:
     with killed_server() as server:
@@ -85,7 +80,6 @@ def test_the_plain_loop_raises_when_a_killed_server_runs_the_job_again(server, c
     assert "".join(update.text for update in job) == job.result() == TEXT
 
 
-@pytest.mark.anyio
 async def test_the_plain_async_loop_raises_when_a_killed_server_runs_the_job_again(server):
     async with AsyncClient(server.url, retry=RETRY) as client:
         job = await client.submit("talk", **TALK)

@@ -443,7 +443,7 @@ def test_cancelling_a_row_keeps_the_others_and_cancelling_all_ends_the_call(kind
     assert cancelled_rows[1] == [True, True]
 
 
-def test_a_call_cancelled_before_its_first_step_does_not_run():
+async def test_a_call_cancelled_before_its_first_step_does_not_run():
     server, ran = Server(**QUICK), []
 
     @server.endpoint(batch=True)
@@ -451,17 +451,12 @@ def test_a_call_cancelled_before_its_first_step_does_not_run():
         ran.append(n)
         return n
 
-    async def at_once() -> None:
-        service = JobService(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
-        record = (
-            await service.submit(ANONYMOUS, server.endpoints["work"], b'{"input": {"n": 1}}', None)
-        ).record
-        await service.cancel(record, None)
-        await service.outcome(record)
-        assert record.status == "cancelled"
-        await service.close()
-
-    asyncio.run(at_once())
+    service = JobService(server.endpoints, server.settings, Metrics(), memory_of(server.settings))
+    record = (await service.submit(ANONYMOUS, server.endpoints["work"], b'{"input": {"n": 1}}', None)).record
+    await service.cancel(record, None)
+    await service.outcome(record)
+    assert record.status == "cancelled"
+    await service.close()
     assert ran == []
 
 

@@ -181,7 +181,7 @@ def test_uvicorn_with_h11_serves_the_same_events():
         listener.close()
 
 
-def test_stream_connections_have_small_send_buffers():
+async def test_stream_connections_have_small_send_buffers():
     class Cycle:
         def __init__(self, transport: asyncio.BaseTransport) -> None:
             self.transport = transport
@@ -189,18 +189,15 @@ def test_stream_connections_have_small_send_buffers():
         async def send(self, message: Message) -> None:
             """Discard the message; the test examines only the transport."""
 
-    async def check_limits() -> None:
-        listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
-        async with listener:
-            _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
-            UvicornConnection(Cycle(writer.transport).send).limit_buffering()
-            sock = writer.get_extra_info("socket")
-            # Linux reports twice the requested buffer size.
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
-            assert writer.transport.get_write_buffer_limits() == (0, 1)
-            writer.close()
-
-    asyncio.run(check_limits())
+    listener = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    async with listener:
+        _, writer = await asyncio.open_connection(*listener.sockets[0].getsockname())
+        UvicornConnection(Cycle(writer.transport).send).limit_buffering()
+        sock = writer.get_extra_info("socket")
+        # Linux reports twice the requested buffer size.
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * SEND_BUFFER_BYTES
+        assert writer.transport.get_write_buffer_limits() == (0, 1)
+        writer.close()
 
 
 def test_an_append_after_a_pause_is_sent_without_a_further_append():

@@ -318,8 +318,6 @@ def test_client_returns_an_absolute_url_with_a_token(peer, anonymous, kind):
             client.job("nothing").stream_url()
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_async_client_returns_the_same_url(peer, anonymous):
     async with AsyncClient(peer.url, token="o-token") as client:
         job = await client.submit("say")

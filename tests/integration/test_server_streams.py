@@ -386,7 +386,7 @@ def test_a_goaway_at_shutdown_has_a_random_wait_that_grows_with_the_number_of_re
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("clients", [100, pytest.param(200, marks=pytest.mark.slow)])
-def test_many_concurrent_clients_each_get_their_text(peer, clients):
+async def test_many_concurrent_clients_each_get_their_text(peer, clients):
     async def one(http: httpx2.AsyncClient, number: int) -> None:
         text = f"client {number}"
         body = {"input": {"text": text, "pause": 0.001}}
@@ -396,9 +396,6 @@ def test_many_concurrent_clients_each_get_their_text(peer, clients):
                 events += decoder.feed(chunk)
         assert Fold().take(events).items == [{"status": "succeeded", "value": text}]
 
-    async def all_of_them() -> None:
-        limits = httpx2.Limits(max_connections=None)
-        async with httpx2.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
-            await asyncio.gather(*(one(http, number) for number in range(clients)))
-
-    asyncio.run(all_of_them())
+    limits = httpx2.Limits(max_connections=None)
+    async with httpx2.AsyncClient(base_url=peer.url, timeout=30, limits=limits) as http:
+        await asyncio.gather(*(one(http, number) for number in range(clients)))

@@ -46,10 +46,8 @@ def served(authority: trustme.CA, folder: Path, **options: Any) -> Iterator[str]
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.anyio
 async def test_streams_arrive_on_their_first_connection(
     authority: trustme.CA, trust: ssl.SSLContext, tmp_path: Path, loop: str, http: str
 ) -> None:
@@ -72,8 +70,6 @@ async def test_streams_arrive_on_their_first_connection(
                 assert http_client.get(started.json()["links"]["events"]).status_code == 200
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_nothing_is_unacknowledged_after_asyncio_closed_the_connection(
     authority: trustme.CA, trust: ssl.SSLContext
 ) -> None:

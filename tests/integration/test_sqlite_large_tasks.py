@@ -4,13 +4,10 @@ import asyncio
 import threading
 
 import anyio.to_thread
-import pytest
 
 from tidewire_server.store.sqlite.writer_thread import WriterThread
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_small_work_waits_for_one_large_value_at_most(tmp_path):
     file = WriterThread(tmp_path / "log.db", fsync=False)
     file.open(lambda db: None)
@@ -39,8 +36,6 @@ async def test_small_work_waits_for_one_large_value_at_most(tmp_path):
     assert order == ["large 1", "small 1", "small 2", "large 2", "large 3"]
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_large_work_that_waits_is_done_before_the_file_closes(tmp_path):
     file = WriterThread(tmp_path / "log.db", fsync=False)
     file.open(lambda db: None)

@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from support.postgres_server import AUTHORITY, PASSWORD, PASSWORD_USER, needs_postgres
-from support.store_log_writer import ROOMY, Writer, everything, run, until_ready
+from support.store_log_writer import ROOMY, Writer, everything, until_ready
 from tidewire.protocol.cursor import Cursor
 from tidewire_server.commands.flags import shown
 from tidewire_server.settings import Settings
@@ -389,7 +389,7 @@ class TestWithServer:
             return Block([b'id:1-2\ndata:"x"\n\n'], writer.at())
 
         with caplog.at_level(logging.DEBUG):
-            run(body())
+            asyncio.run(body())
         assert PASSWORD not in caplog.text
         levels = [record.levelname for record in caplog.records if record.levelno >= logging.WARNING]
         assert levels == ["ERROR", "WARNING"]  # The outage, and its end.
@@ -421,39 +421,31 @@ class TestWithServer:
             ("statement_timeout", "'1min'", "0"),
         ],
     )
-    def test_settings_of_the_database_do_not_change_what_is_stored(
+    async def test_settings_of_the_database_do_not_change_what_is_stored(
         self, setting: str, value: str, expected: str, postgres_of_the_run: Any, database_url: str
     ) -> None:
         postgres_of_the_run.execute(f"ALTER DATABASE {named(database_url)} SET {setting} = {value}")
+        first: Any = open_store(Settings(log=database_url))
+        second: Any = open_store(Settings(log=database_url))
+        with first._threads.appends._database.connect(durable=True) as connection:
+            assert connection.execute(f"SHOW {setting}").fetchone() == (expected,)
+        await (writer := Writer()).submit(first)
+        await writer.take_over(first)
+        await writer.write("one")
+        log = await second.jobs.log("a")
+        assert await everything(log, Cursor(1, 0)) == b"".join(writer.frames)
+        await first.close()
+        await second.close()
 
-        async def body() -> None:
-            first: Any = open_store(Settings(log=database_url))
-            second: Any = open_store(Settings(log=database_url))
-            with first._threads.appends._database.connect(durable=True) as connection:
-                assert connection.execute(f"SHOW {setting}").fetchone() == (expected,)
-            await (writer := Writer()).submit(first)
-            await writer.take_over(first)
-            await writer.write("one")
-            log = await second.jobs.log("a")
-            assert await everything(log, Cursor(1, 0)) == b"".join(writer.frames)
-            await first.close()
-            await second.close()
-
-        run(body())
-
-    def test_the_session_for_notifications_stays_open_while_there_are_none(
+    async def test_the_session_for_notifications_stays_open_while_there_are_none(
         self, postgres_of_the_run: Any, database_url: str
     ) -> None:
         postgres_of_the_run.execute(f"ALTER DATABASE {named(database_url)} SET idle_session_timeout = '1min'")
-
-        async def body() -> None:
-            store: Any = open_store(Settings(log=database_url))
-            async with await store._database.connect_async() as connection:
-                cursor = await connection.execute("SHOW idle_session_timeout")
-                assert await cursor.fetchone() == ("0",)
-            await store.close()
-
-        run(body())
+        store: Any = open_store(Settings(log=database_url))
+        async with await store._database.connect_async() as connection:
+            cursor = await connection.execute("SHOW idle_session_timeout")
+            assert await cursor.fetchone() == ("0",)
+        await store.close()
 
     @pytest.mark.parametrize("statement", ["SELECT FROM job", "PREPARE a AS SELECT 1; PREPARE a AS SELECT 1"])
     def test_what_fails_behind_a_pooler_in_transaction_mode_is_reported_with_advice(
@@ -484,18 +476,15 @@ class TestWithServer:
             thread.start()
         assert thread._socket is None
 
-    def test_a_closed_store_refuses_further_work(self, database_url: str) -> None:
-        async def body() -> None:
-            store: Any = open_store(Settings(log=database_url))
-            await store.close()
-            with pytest.raises(StoreError, match="the store is closed"):
-                await store.jobs.get("a")
-
-        run(body())
+    async def test_a_closed_store_refuses_further_work(self, database_url: str) -> None:
+        store: Any = open_store(Settings(log=database_url))
+        await store.close()
+        with pytest.raises(StoreError, match="the store is closed"):
+            await store.jobs.get("a")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_jobs_that_exceed_a_limit_are_those_that_the_other_stores_choose(
+async def test_jobs_that_exceed_a_limit_are_those_that_the_other_stores_choose(
     database_url: str, seed: int
 ) -> None:
     from tidewire_server.store.postgres.postgres_store import PostgresStore
@@ -531,22 +520,18 @@ def test_jobs_that_exceed_a_limit_are_those_that_the_other_stores_choose(
         gone = {*ended.evict_excess(), "j29"}
         return [job for _, job, _ in jobs if job not in gone]
 
-    async def body() -> None:
-        total = sum(size for _, _, size in jobs)
-        for max_bytes in (0, total // 3, total - 1, total):
-            assert await left(100, max_bytes) == expected(100, max_bytes)
-        for max_jobs in (0, 1, 20, 58, 59):
-            found, others = await left(max_jobs, total), expected(max_jobs, total)
-            # Principals with equally many jobs lose theirs in any order.
-            counts = [
-                sorted(Counter(name for name, job, _ in jobs if job in each).values())
-                for each in (found, others)
-            ]
-            assert counts[0] == counts[1]
-            assert len(found) == max_jobs
-            assert found[-1:] == (["j59"] if max_jobs else [])
-
-    run(body())
+    total = sum(size for _, _, size in jobs)
+    for max_bytes in (0, total // 3, total - 1, total):
+        assert await left(100, max_bytes) == expected(100, max_bytes)
+    for max_jobs in (0, 1, 20, 58, 59):
+        found, others = await left(max_jobs, total), expected(max_jobs, total)
+        # Principals with equally many jobs lose theirs in any order.
+        counts = [
+            sorted(Counter(name for name, job, _ in jobs if job in each).values()) for each in (found, others)
+        ]
+        assert counts[0] == counts[1]
+        assert len(found) == max_jobs
+        assert found[-1:] == (["j59"] if max_jobs else [])
 
 
 def open_and_close(url: str) -> None:

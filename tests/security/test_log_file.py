@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from support.killable_server import killed_server
 from support.reference_server import eventually
-from support.store_log_writer import ROOMY, Clock, Writer, run
+from support.store_log_writer import ROOMY, Clock, Writer
 from tidewire_server.commands.compact import compact
 from tidewire_server.store.records import Tombstone
 from tidewire_server.store.sqlite.sqlite_file import APPLICATION_ID, MIGRATIONS, MIN_FREE_PAGES, explain
@@ -216,18 +216,15 @@ def test_a_damaged_text_in_a_row_is_explained_with_advice(tmp_path):
     )
 
 
-def test_a_damaged_job_does_not_stop_the_deletion_of_others(tmp_path):
-    async def body() -> None:
-        store, clock = SqliteStore(tmp_path / "log.db", ROOMY), Clock()
-        await fill(store, clock, 3)
-        await store._file.do(lambda db: db.execute("DELETE FROM block WHERE job = 1") and None)
-        clock.now += 1000
-        await store.jobs.expire(clock.now)
-        found = [await store.jobs.get(f"j{number}") for number in range(3)]
-        assert found == [Tombstone(f"j{number}", "ada") for number in range(3)]
-        await store.close()
-
-    run(body())
+async def test_a_damaged_job_does_not_stop_the_deletion_of_others(tmp_path):
+    store, clock = SqliteStore(tmp_path / "log.db", ROOMY), Clock()
+    await fill(store, clock, 3)
+    await store._file.do(lambda db: db.execute("DELETE FROM block WHERE job = 1") and None)
+    clock.now += 1000
+    await store.jobs.expire(clock.now)
+    found = [await store.jobs.get(f"j{number}") for number in range(3)]
+    assert found == [Tombstone(f"j{number}", "ada") for number in range(3)]
+    await store.close()
 
 
 # ---- size and older formats ---------------------------------------------------------------------------------------
@@ -241,22 +238,19 @@ async def fill(store: SqliteStore, clock: Clock, jobs: int) -> None:
         await writer.end(clock)
 
 
-def test_a_file_shrinks_in_steps_after_its_jobs_have_expired(tmp_path):
-    async def body() -> None:
-        store, clock = SqliteStore(tmp_path / "log.db", ROOMY), Clock()
-        await fill(store, clock, 40)
-        before = await store._file.do(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
-        now = clock.now + 1000
-        steps = 0
-        while await store.jobs.expire(now) == now:
-            steps += 1
-        after = await store._file.do(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
-        assert after <= MIN_FREE_PAGES + 60 < before
-        assert steps > 4
-        await store.close()
-        assert (tmp_path / "log.db").stat().st_size == after * 4096
-
-    run(body())
+async def test_a_file_shrinks_in_steps_after_its_jobs_have_expired(tmp_path):
+    store, clock = SqliteStore(tmp_path / "log.db", ROOMY), Clock()
+    await fill(store, clock, 40)
+    before = await store._file.do(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    now = clock.now + 1000
+    steps = 0
+    while await store.jobs.expire(now) == now:
+        steps += 1
+    after = await store._file.do(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    assert after <= MIN_FREE_PAGES + 60 < before
+    assert steps > 4
+    await store.close()
+    assert (tmp_path / "log.db").stat().st_size == after * 4096
 
 
 def test_compact_shrinks_an_old_file_and_lets_it_shrink_later(tmp_path):
@@ -272,7 +266,7 @@ def test_compact_shrinks_an_old_file_and_lets_it_shrink_later(tmp_path):
         db.executescript(
             f"PRAGMA application_id = {APPLICATION_ID}; {MIGRATIONS[0]} PRAGMA user_version = 1;"
         )
-    run(body())
+    asyncio.run(body())
     before = path.stat().st_size
     found = CliRunner().invoke(compact, [f"sqlite:///{path}"])
     assert found.exit_code == 0
@@ -327,27 +321,24 @@ def test_a_copy_of_the_file_is_kept_before_its_migration(tmp_path):
 # ---- transactions with several tasks ------------------------------------------------------------------------------
 
 
-def test_a_read_succeeds_in_a_transaction_that_a_full_disk_fails(tmp_path):
-    async def body() -> None:
-        store = SqliteStore(tmp_path / "log.db", ROOMY)
-        writer = await Writer().add(store)
-        await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
+async def test_a_read_succeeds_in_a_transaction_that_a_full_disk_fails(tmp_path):
+    store = SqliteStore(tmp_path / "log.db", ROOMY)
+    writer = await Writer().add(store)
+    await store._file.do(lambda db: db.execute("PRAGMA max_page_count = 40").fetchone())
 
-        arrived = threading.Event()
+    arrived = threading.Event()
 
-        def hold(_: Any) -> None:
-            arrived.wait(30)  # The next three tasks arrive meanwhile, so they share a transaction.
+    def hold(_: Any) -> None:
+        arrived.wait(30)  # The next three tasks arrive meanwhile, so they share a transaction.
 
-        first = asyncio.ensure_future(store._file.do(hold))
-        read = asyncio.ensure_future(store.jobs.get("unknown"))
-        write = asyncio.ensure_future(writer.write("x" * 500_000))
-        again = asyncio.ensure_future(store.jobs.log("unknown"))
-        # Each of the four tasks enters the queue in its first step, and these steps run before this callback.
-        asyncio.get_running_loop().call_soon(arrived.set)
-        await asyncio.wait([first, read, write, again])
-        assert (read.result(), again.result()) == (None, None)
-        with pytest.raises(StoreError, match="free some space"):
-            write.result()
-        await store.close()
-
-    run(body())
+    first = asyncio.ensure_future(store._file.do(hold))
+    read = asyncio.ensure_future(store.jobs.get("unknown"))
+    write = asyncio.ensure_future(writer.write("x" * 500_000))
+    again = asyncio.ensure_future(store.jobs.log("unknown"))
+    # Each of the four tasks enters the queue in its first step, and these steps run before this callback.
+    asyncio.get_running_loop().call_soon(arrived.set)
+    await asyncio.wait([first, read, write, again])
+    assert (read.result(), again.result()) == (None, None)
+    with pytest.raises(StoreError, match="free some space"):
+        write.result()
+    await store.close()

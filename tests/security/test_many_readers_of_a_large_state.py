@@ -20,16 +20,9 @@ from tidewire_server.jobs import shared_texts
 from tidewire_server.jobs.shared_texts import MIN_SHARED_BYTES, SharedTexts
 from tidewire_server.store.log_interface import StateAt
 
-pytestmark = pytest.mark.anyio
-
 STATE_BYTES = 4_000_000
 READERS = 15
 MAX_UNSENT = 10**9
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,6 @@ from tidewire_conformance.wire.recorded_exchange import RecordedExchange
 from tidewire_conformance.wire.recording_client import MAX_EMPTY_RESPONSES, Wire
 from tidewire_server import Server
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 HELLO = b'retry:1\n\nevent:hello\ndata:{"events":"/v1/jobs/a/events"}\n\n'
 FIRST = b'id:1-1\nevent:snapshot\ndata:{"reason":"start"}\n\n'
 DONE = b"id:1-2\nevent:done\ndata:{}\n\n"

@@ -136,10 +136,6 @@ class Writer:
         record.expires_at = expires_at
 
 
-def run(work: Any) -> Any:
-    return asyncio.run(work)
-
-
 async def everything(log: Any, after: Cursor, step: int = 10**9) -> bytes:
     parts = b""
     while True:

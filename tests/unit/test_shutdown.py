@@ -37,16 +37,12 @@ def test_a_server_without_readers_does_not_wait():
     asyncio.run(asyncio.wait_for(drain(), 30.0))
 
 
-def test_the_wait_for_expected_readers_ends_after_the_timeout_and_the_last_seconds(monkeypatch):
+async def test_the_wait_for_expected_readers_ends_after_the_timeout_and_the_last_seconds(monkeypatch):
     monkeypatch.setattr(shutdown, "LAST_SECONDS", 0.02)
-
-    async def drain() -> None:
-        server, loop = make_shutdown(durable=False), asyncio.get_running_loop()
-        server.expected.submitted("a")
-        await server.drain(0.0)
-        assert server.expected.until() > loop.time()  # the reader would have been expected for longer
-
-    asyncio.run(drain())
+    server, loop = make_shutdown(durable=False), asyncio.get_running_loop()
+    server.expected.submitted("a")
+    await server.drain(0.0)
+    assert server.expected.until() > loop.time()  # the reader would have been expected for longer
 
 
 def test_a_server_with_a_durable_log_expects_no_reader():

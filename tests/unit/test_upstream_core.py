@@ -107,7 +107,7 @@ def test_trouble_is_reported_once():
     assert url.apply(UrlError("has a wrong key", "rejected"), 2.0)
 
 
-def test_calls_follow_the_urls_and_their_trouble_is_readable_without_them():
+async def test_calls_follow_the_urls_and_their_trouble_is_readable_without_them():
     calls: list[int] = []
     seen: list[str | None] = []
     errors = {"http://a": UrlError("cannot be reached"), "http://b": UrlError("rejects the key", "rejected")}
@@ -116,23 +116,20 @@ def test_calls_follow_the_urls_and_their_trouble_is_readable_without_them():
         if url in errors:
             raise errors[url]
 
-    async def use() -> None:
-        pool = UrlPool(["http://a", "http://b"], 3, probe, calls.append)
-        seen.append(pool.unavailable)
-        with pytest.raises(EngineBusyError), pool.request():
-            pass
-        while "reached" not in str(pool.unavailable) or "key" not in str(pool.unavailable):
-            await asyncio.sleep(0)
-        seen.append(pool.unavailable)
-        errors.clear()
-        while pool.unavailable is not None:
-            await asyncio.sleep(0.01)
-        with pytest.raises(UrlError), pool.request() as url:
-            raise UrlError("is busy", "busy")
-        assert url == "http://a"
-        await pool.close()
-
-    asyncio.run(use())
+    pool = UrlPool(["http://a", "http://b"], 3, probe, calls.append)
+    seen.append(pool.unavailable)
+    with pytest.raises(EngineBusyError), pool.request():
+        pass
+    while "reached" not in str(pool.unavailable) or "key" not in str(pool.unavailable):
+        await asyncio.sleep(0)
+    seen.append(pool.unavailable)
+    errors.clear()
+    while pool.unavailable is not None:
+        await asyncio.sleep(0.01)
+    with pytest.raises(UrlError), pool.request() as url:
+        raise UrlError("is busy", "busy")
+    assert url == "http://a"
+    await pool.close()
     assert seen == [
         "engine 1 has not answered yet; engine 2 has not answered yet",
         "engine 1 cannot be reached; engine 2 rejects the key",
@@ -144,25 +141,22 @@ def test_calls_follow_the_urls_and_their_trouble_is_readable_without_them():
     ("urls", "of_request", "pauses"),
     [("a", True, [MIN_PAUSE]), ("a", False, [PAUSES["failed"]]), ("ab", True, [PAUSES["failed"], MIN_PAUSE])],
 )
-def test_only_the_last_url_is_asked_at_once_after_a_failure_of_a_request(
+async def test_only_the_last_url_is_asked_at_once_after_a_failure_of_a_request(
     urls: str, of_request: bool, pauses: list[float]
 ):
     async def answers(_: str) -> None: ...
 
-    async def use() -> None:
-        loop = asyncio.get_running_loop()
-        pool = UrlPool([*urls], 2, answers, lambda _: None)
-        while any(each.trouble for each in pool._states):
-            await asyncio.sleep(0)
-        for url, pause in zip(pool._states, pauses, strict=True):
-            before = loop.time()
-            with pytest.raises(UrlError), pool.request() as chosen:
-                raise UrlError("answers with the status 500: bad", began=True, of_request=of_request)
-            assert chosen == url.url
-            assert before + pause <= url.until <= loop.time() + pause
-        await pool.close()
-
-    asyncio.run(use())
+    loop = asyncio.get_running_loop()
+    pool = UrlPool([*urls], 2, answers, lambda _: None)
+    while any(each.trouble for each in pool._states):
+        await asyncio.sleep(0)
+    for url, pause in zip(pool._states, pauses, strict=True):
+        before = loop.time()
+        with pytest.raises(UrlError), pool.request() as chosen:
+            raise UrlError("answers with the status 500: bad", began=True, of_request=of_request)
+        assert chosen == url.url
+        assert before + pause <= url.until <= loop.time() + pause
+    await pool.close()
 
 
 # ---- bodies -----------------------------------------------------------------------------------------------------------
