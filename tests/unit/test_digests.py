@@ -1,14 +1,9 @@
 import hashlib
-import math
-import random
-import struct
 import tracemalloc
 
 import pytest
-import rfc8785
 
 from support.spec_vectors import load_vectors
-from tidewire.protocol.diff import DiffError
 from tidewire.protocol.document import Document
 from tidewire.protocol.document.digests import (
     PART,
@@ -43,10 +38,6 @@ def test_check_verifies_the_length_of_an_array():
         verify(document, [["/n", 3]])
 
 
-def test_empty_list_of_checks_passes():
-    verify(Document({}), [])
-
-
 @pytest.mark.parametrize(
     ("check", "message"),
     [
@@ -64,27 +55,10 @@ def test_failed_check_names_the_path_and_the_expected_and_actual_values(check, m
     assert str(failure.value) == message
 
 
-def test_malformed_check_raises_a_diff_error():
-    for checks in ({}, None, "x", [None], [["/t"]], [["/t", 1.0, 0]], [["/t", 1, 2**32]], [["t", 1, 0]]):
-        with pytest.raises(DiffError):
-            verify(Document({"t": "abc"}), checks)
-
-
 @pytest.mark.parametrize("vector", DIGESTS, ids=lambda vector: vector["name"])
 def test_digest_is_computed_from_the_canonical_form(vector):
     assert hashlib.sha256(vector["canonical"].encode()).hexdigest()[:16] == vector["digest"]
     assert digest(vector["items"]) == vector["digest"]
-
-
-def test_digest_ignores_the_order_of_members_but_not_of_elements():
-    assert digest([{"a": 1, "b": 2}]) == digest([{"b": 2, "a": 1}])
-    assert digest([1, 2]) != digest([2, 1])
-
-
-@pytest.mark.parametrize("bad", [float("nan"), 2**53 + 1, "\ud83d", {1: 2}, (1,)], ids=repr)
-def test_value_that_is_not_json_has_no_digest(bad):
-    with pytest.raises(StrictJsonError):
-        digest([bad])
 
 
 @pytest.mark.parametrize("bad", [2**53 + 1, float("nan"), float("inf"), "\ud83d"], ids=repr)
@@ -150,14 +124,3 @@ def test_digest_of_a_long_text_does_not_copy_the_text(value):
     finally:
         tracemalloc.stop()
     assert most < 2_000_000
-
-
-def test_array_of_numbers_has_the_digits_of_canonical_numbers():
-    draw = random.Random(1)
-    numbers = [struct.unpack("d", draw.randbytes(8))[0] for _ in range(2000)] + [
-        draw.gauss() for _ in range(2000)
-    ]
-    numbers += [0.1, -2.5, 1e-7, 1.5e-9, 1e21, 1e16, 2.5e-5, -0.0, 7.0, 1, -(2**53) + 1, 5e-324]
-    numbers = [number for number in numbers if math.isfinite(number)]
-    assert canonical(numbers) == rfc8785.dumps(numbers)
-    assert canonical([[], *numbers]) == rfc8785.dumps([[], *numbers])

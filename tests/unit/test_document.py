@@ -236,14 +236,6 @@ def test_kept_view_is_unchanged_by_later_diffs():
     assert document.value("/items/0/value") == {"text": "z!", "ids": [2], "top": [3]}
 
 
-def test_two_views_of_the_same_version_are_equal():
-    document = Document({"t": "a"}, ["/t"])
-    document.apply("b")
-    one, other = document.view(), document.view()
-    document.apply("c")
-    assert one.value() == other.value() == {"t": "ab"}
-
-
 def test_values_that_were_read_are_independent_copies():
     given = {"rows": [[1]], "t": "a"}
     document = Document(given, ["/t"])
@@ -355,28 +347,6 @@ def test_only_texts_touched_by_a_diff_are_reported_as_changed():
         TextChange(columns[3], 2, "4"),
         TextChange(columns[4], 6, ""),
     )
-
-
-def test_deleted_text_is_counted_in_code_points():
-    document = Document({"t": "é🎉🎉"}, ["/t"])
-    document.apply([["s", "/t", "é🎉é"]])
-    assert document.text_changes == (TextChange("/t", 1, "é"),)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "change"),
-    [
-        ("Hel", "Hello", (0, "lo")),
-        ("Hello", "Hel", (2, "")),
-        ("Hello", "Help", (2, "p")),
-        ("", "a", (0, "a")),
-        ("abc", "xyz", (3, "xyz")),
-    ],
-)
-def test_snapshot_reports_how_texts_differ_from_the_previous_state(old, new, change):
-    after = Document(state(new), COLUMNS)
-    assert after.changes_since(Document(state(old), COLUMNS)) == (TextChange(TEXT, *change),)
-    assert after.changes_since(after) == ()
 
 
 def test_first_snapshot_reports_each_text_as_added():

@@ -1,39 +1,13 @@
+"""Plans for logs with several epochs; the vectors `cursor/answers` have one epoch."""
+
 import pytest
 
 from tidewire.protocol.cursor import BEGINNING, Cursor
-from tidewire_server.http.replay_plan import NOTHING, ReplayPlan, ReplayStart, plan_replay
+from tidewire_server.http.replay_plan import ReplayPlan, ReplayStart, plan_replay
 from tidewire_server.store.records import Extent
 
 COMPACTED = ReplayPlan(snapshot=(ReplayStart.HEAD, "compacted"))
 REWOUND = ReplayPlan(snapshot=(ReplayStart.HEAD, "rewound"))
-
-
-def extent(base: int, head: int, *, ended: bool = False, epoch: int = 3) -> Extent:
-    return Extent(Cursor(epoch, base), Cursor(epoch, head), ended, (Cursor(epoch, 1),), ())
-
-
-@pytest.mark.parametrize(
-    ("cursor", "held", "plan"),
-    [
-        (None, extent(0, 1), ReplayPlan(after=Cursor(3, 0))),
-        (None, extent(0, 2, ended=True), ReplayPlan(after=Cursor(3, 0))),
-        (None, extent(0, 2), COMPACTED),
-        (None, extent(5, 9, ended=True), COMPACTED),
-        (BEGINNING, extent(0, 9), ReplayPlan(after=Cursor(3, 0))),
-        (BEGINNING, extent(4, 9), ReplayPlan(snapshot=(ReplayStart.OLDEST, "compacted"))),
-        (Cursor(3, 9), extent(0, 9, ended=True), NOTHING),
-        (Cursor(3, 9), extent(0, 9), ReplayPlan(after=Cursor(3, 9))),
-        (Cursor(3, 8), extent(0, 9, ended=True), ReplayPlan(after=Cursor(3, 8))),
-        (Cursor(3, 4), extent(4, 9), ReplayPlan(after=Cursor(3, 4))),
-        (Cursor(3, 3), extent(4, 9), COMPACTED),
-        (Cursor(3, 10), extent(0, 9), REWOUND),
-        (Cursor(3, 10), extent(0, 9, ended=True), REWOUND),
-        (Cursor(2, 9), extent(0, 9), REWOUND),
-        (Cursor(4, 1), extent(0, 9), REWOUND),
-    ],
-)
-def test_replay_of_a_log_with_one_epoch(cursor, held, plan):
-    assert plan_replay(cursor, held) == plan
 
 
 # The example of section 4.2 of the specification: epoch 1 ends at 1-3, and the next epoch begins with 4711-4.

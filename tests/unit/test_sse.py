@@ -1,4 +1,7 @@
-"""`tidewire.protocol.sse`: prompt delivery, limits and encoding. `vectors/test_sse` covers decoding in general."""
+"""`tidewire.protocol.sse`: chunks, limits and encoding.
+
+`vectors/test_sse` covers decoding in general, `property/test_sse_chunking` prompt delivery and limits at any chunking.
+"""
 
 import pickle
 import tracemalloc
@@ -22,52 +25,6 @@ def one_byte_each(stream):
 
 def in_chunks_of(size, stream):
     return [stream[i : i + size] for i in range(0, len(stream), size)]
-
-
-# --- time of delivery
-
-
-@pytest.mark.parametrize(
-    ("stream", "delivered_at"),
-    [
-        (b"data: a\n\ndata: b\n\n", [9, 18]),
-        (b"data: a\r\rdata: b\r\r", [9, 18]),
-        (b"data: a\r\n\r\ndata: b\r\n\r\n", [10, 21]),
-        (b"data: a\n\rdata: b\n\r", [9, 18]),
-        (b"data: a\r\r\ndata: b\r\r\n", [9, 19]),
-        (b"data\n\n", [6]),
-        (BOM + b"data: a\n\n", [12]),
-    ],
-)
-def test_event_is_delivered_with_the_byte_that_completes_it(stream, delivered_at):
-    decoder = Decoder()
-    delivered = [n for n, byte in enumerate(one_byte_each(stream), 1) for _ in decoder.feed(byte)]
-    assert delivered == delivered_at
-
-
-def test_lf_after_a_cr_at_the_end_of_a_chunk_is_skipped_once():
-    decoder = Decoder()
-    assert decoder.feed(b"data: a\r") == []
-    assert decoder.feed(b"") == []
-    assert decoder.feed(b"\n") == []
-    assert decoder.feed(b"\n") == [Event("message", "a", "")]
-
-
-def test_retry_takes_effect_at_its_line_end_and_id_at_the_blank_line():
-    decoder = Decoder(last_event_id="1-1")
-    decoder.feed(b"retry:20\nid:1-2\ndata:x")
-    assert (decoder.retry_ms, decoder.last_event_id) == (20, "1-1")
-    decoder.feed(b"\n")
-    assert decoder.last_event_id == "1-1"
-    decoder.feed(b"\n")
-    assert decoder.last_event_id == "1-2"
-
-
-def test_new_decoder_keeps_only_the_last_event_id():
-    first = Decoder()
-    first.feed(BOM + b"id: 1\ndata: a\n\nid: 2\nevent: t\ndata: unfinished\ndata: \xe2\x82")
-    second = Decoder(last_event_id=first.last_event_id)
-    assert second.feed(BOM + b"data: b\n\n") == [Event("message", "b", "1")]
 
 
 # --- chunks and events
@@ -141,18 +98,6 @@ def test_event_is_an_immutable_value():
     assert pickle.loads(pickle.dumps(decoded)) == event
 
 
-def test_events_of_every_form_in_one_chunk_are_decoded():
-    stream = b"data:a\n\n:\n\nid:1\ndata:b\n\nevent:t\ndata:c\n\nid:2\nevent:u\ndata:d\n\nid\ndata:e\n\ndata:f\ndata:g\n\n"
-    assert decode([stream])[0] == [
-        Event("message", "a", ""),
-        Event("message", "b", "1"),
-        Event("t", "c", "1"),
-        Event("u", "d", "2"),
-        Event("message", "e", ""),
-        Event("message", "f\ng", ""),
-    ]
-
-
 # --- size limit of an event
 
 LIMIT = 100
@@ -196,33 +141,6 @@ def test_event_at_the_limit_is_accepted_and_one_byte_more_is_refused(at_limit, h
         assert decode_until_refused([*chunks, b"x"]) == before
     assert decode([stream + b"\n\n"], max_event_bytes=LIMIT) == accepted
     assert decode_until_refused([stream + b"x\n\ndata:never\n\n"]) == before
-
-
-@pytest.mark.parametrize("begin", [b"data:", b"data: a\ndata:", b":", b"id:", b"unknown", b""])
-@pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_endless_line_is_refused(begin, size):
-    assert decode_until_refused([begin, *[b"x" * size] * 200]) == ([], "", None)
-
-
-def test_endless_comments_are_accepted_and_discarded():
-    decoder = Decoder(max_event_bytes=LIMIT)
-    decoder.feed(b"id:1\ndata:a\n")
-    for _ in range(1000):
-        assert decoder.feed(b": keep-alive\n") == []
-    assert decoder.feed(b"\n") == [Event("message", "a", "1")]
-
-
-def test_chunk_larger_than_the_limit_is_accepted_if_its_events_are_small():
-    events, *_ = decode([b"id:1\ndata:a\n\n" * 1000], max_event_bytes=10)
-    assert events == [Event("message", "a", "1")] * 1000
-
-
-def test_error_carries_the_events_before_the_refused_event():
-    decoder = Decoder(max_event_bytes=LIMIT)
-    with pytest.raises(EventTooLargeError) as caught:
-        decoder.feed(b"id:1\ndata:a\n\nid:2\ndata:b\n\nid:3\n" + fill(200) + b"\n\nid:4\ndata:never\n\n")
-    assert caught.value.events == [Event("message", "a", "1"), Event("message", "b", "2")]
-    assert decoder.last_event_id == "2"
 
 
 def test_too_large_event_stops_the_decoder_with_an_error_that_names_the_limit():
