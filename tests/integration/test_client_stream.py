@@ -22,11 +22,9 @@ from support.scripted_server import (
     ScriptedServer,
     answer,
     done,
-    ending,
     event,
     hello,
     hurried,
-    job,
     problem,
     snapshot,
     state,
@@ -149,14 +147,6 @@ async def test_resume_after_a_cut_within_an_event_repeats_nothing(how):
     assert len(waits) == 1
 
 
-async def test_a_connection_closed_after_the_response_head_is_retried():
-    await follow(by_turn([STREAM, CLOSE], [STREAM + OPENING + FIRST + LAST + END, CLOSE]))
-
-
-async def test_a_connection_closed_before_the_response_head_is_retried():
-    await follow(by_turn([CLOSE], [b"HTTP/1.1 20", CLOSE], [STREAM + OPENING + FIRST + LAST + END, CLOSE]))
-
-
 async def test_an_unfinished_chunk_is_resumed_from_the_cursor():
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     body = OPENING + FIRST
@@ -181,11 +171,6 @@ async def test_an_error_after_valid_chunks_is_named(rest, reason):
     assert re.search(reason, reconnects[0].why)
 
 
-async def test_repeated_events_are_dropped():
-    texts, _, _ = await follow(by_turn([STREAM + OPENING + FIRST + FIRST + LAST + END, CLOSE]))
-    assert texts == ["Hel", "lo", " world"]
-
-
 async def test_backoff_starts_at_retry_of_the_server_and_resets_on_progress():
     opening = STREAM + hello(retry=100)
     _, _, waits = await follow(
@@ -201,35 +186,11 @@ async def test_backoff_starts_at_retry_of_the_server_and_resets_on_progress():
     assert waits == [0.1, 0.2, 0.4, 0.1]
 
 
-async def test_the_client_reconnects_after_the_wait_of_a_goaway():
-    goaway = event({"reason": "rotate", "retry_ms": 300}, type="goaway")
-    _, cursors, waits = await follow(
-        by_turn([STREAM + OPENING + FIRST + goaway, HOLD], [REST, CLOSE]), retry=RetryPolicy(jitter=0)
-    )
-    assert (cursors, waits) == ([None, "1-3"], [0.3])
-
-
-async def test_done_closes_the_connection_without_waiting_for_the_server():
-    await follow(by_turn([STREAM + OPENING + FIRST + LAST + END, HOLD]))
-
-
-async def test_silence_of_two_and_a_half_heartbeats_reconnects():
-    opening = STREAM + hello(heartbeat_ms=100) + OPENING[len(hello()) :]
-    _, cursors, _ = await follow(by_turn([opening + FIRST, HOLD], [REST, CLOSE]))
-    assert cursors == [None, "1-3"]
-
-
 async def test_a_missing_hello_reconnects_even_if_comments_arrive():
     chatter = [STREAM, *([b": still here\n"] * 3), HOLD]
     await follow(
         by_turn(chatter, [STREAM + OPENING + FIRST + LAST + END, CLOSE]), timing={"hello_timeout": 0.1}
     )
-
-
-async def test_two_pings_ahead_of_the_received_events_reconnect():
-    ping = event({"head": "1-9"}, type="ping")
-    _, cursors, _ = await follow(by_turn([STREAM + OPENING + FIRST + ping + ping, HOLD], [REST, CLOSE]))
-    assert cursors == [None, "1-3"]
 
 
 async def test_a_server_that_stops_answering_raises_silence_timeout():
@@ -262,15 +223,6 @@ async def test_reading_can_continue_after_the_client_gave_up():
 
 
 # ---- invalid streams ---------------------------------------------------------------------------------------------
-
-
-async def test_a_malformed_event_drops_the_cursor_and_resyncs_from_a_snapshot():
-    broken = STREAM + OPENING + FIRST + event([["a", "/nope", "x"]], id="1-4")
-    mended = STREAM + hello() + snapshot("1-4", state("Hello world"), columns=[TEXT], reason="compacted")
-    texts, cursors, _ = await follow(
-        by_turn([broken, HOLD], [mended + LAST[LAST.index(b"id:1-5") :] + END, CLOSE])
-    )
-    assert (texts, cursors) == (["Hel", "lo", " world"], [None, None])
 
 
 async def test_an_oversized_event_drops_the_cursor_and_keeps_earlier_events(monkeypatch):
@@ -360,14 +312,6 @@ async def test_a_faulty_response_between_two_streams_is_retried(fault):
     assert cursors == [None, "1-3", "1-3"]
 
 
-async def test_gateway_errors_are_retried_within_the_policy():
-    fault = answer(502, b"<html>bad gateway", media="text/html")
-    turns = [[STREAM + OPENING + FIRST, CLOSE], *([[fault]] * 20), [REST, CLOSE]]
-    _, cursors, waits = await follow(by_turn(*turns), retry=RetryPolicy(max_delay=5))
-    assert len(cursors) == len(turns)
-    assert len(waits) == 21
-
-
 async def test_gateway_errors_beyond_the_policy_raise():
     timing, _ = hurried()
     fault = answer(502, b"<html>bad gateway", media="text/html")
@@ -378,20 +322,6 @@ async def test_gateway_errors_beyond_the_policy_raise():
         assert isinstance(caught.value.__cause__, RequestError)
         assert caught.value.__cause__.status_code == 502
         assert len(server.requests) == 5
-
-
-async def test_requested_waits_do_not_count_as_failures():
-    busy = problem(429, "too_many_streams", retry_after="1", retryable=True)
-    turns = [[STREAM + OPENING + FIRST, CLOSE], *([[busy]] * 20), [REST, CLOSE]]
-    _, cursors, _ = await follow(by_turn(*turns), retry=RetryPolicy(attempts=2))
-    assert len(cursors) == len(turns)
-
-
-async def test_a_retry_of_zero_does_not_end_the_retries_early():
-    turns = [[STREAM + hello(retry=0) + AT_FIRST + FIRST, CLOSE], *([[CLOSE]] * 14), [REST, CLOSE]]
-    _, cursors, waits = await follow(by_turn(*turns))
-    assert len(cursors) == len(turns)
-    assert sum(waits) > 5
 
 
 async def test_an_endless_html_page_is_not_read_to_its_end():
@@ -412,43 +342,6 @@ async def test_a_compressed_stream_is_not_decompressed():
 
 
 # ---- statuses ----------------------------------------------------------------------------------------------------
-
-
-async def test_204_reads_the_ended_job():
-    ended = job(state("Hello world", status="succeeded"), cursor="1-6", columns=[TEXT], ended=ending(FINAL))
-
-    def script(request):
-        yield answer(204) if request.path.endswith("/events") else answer(200, ended)
-
-    texts, _, _ = await follow(script)
-    assert texts == ["Hello world"]
-
-
-async def test_204_for_a_running_job_reconnects_without_a_cursor():
-    head = STREAM + hello() + snapshot("1-3", state("Hello"), columns=[TEXT], reason="compacted")
-    turns = by_turn([STREAM + OPENING + FIRST, CLOSE], [answer(204)], [head + LAST + END, CLOSE])
-
-    def script(request):
-        return (
-            turns(request)
-            if request.path.endswith("/events")
-            else iter([answer(200, job(state("Hello"), cursor="1-3"))])
-        )
-
-    _, cursors, _ = await follow(script)
-    assert cursors == [None, "1-3", None]
-
-
-async def test_400_for_a_cursor_reconnects_without_it():
-    whole = STREAM + hello() + snapshot("1-4", state("Hello world"), columns=[TEXT], reason="compacted")
-    _, cursors, _ = await follow(
-        by_turn(
-            [STREAM + OPENING + FIRST, CLOSE],
-            [problem(400, "bad_cursor")],
-            [whole + LAST[LAST.index(b"id:1-5") :] + END, CLOSE],
-        )
-    )
-    assert cursors == [None, "1-3", None]
 
 
 @pytest.mark.parametrize(
@@ -500,14 +393,6 @@ async def test_the_advice_differs_for_a_forgotten_job_and_a_wrong_job_id():
                     await client.job("j1").result()
 
 
-@pytest.mark.parametrize(("status", "code"), [(429, "too_many_streams"), (503, "unavailable")])
-async def test_a_busy_server_is_retried_after_retry_after(status, code):
-    busy = problem(status, code, retry_after="7", retryable=True)
-    _, cursors, waits = await follow(by_turn([busy], [STREAM + OPENING + FIRST + LAST + END, CLOSE]))
-    assert cursors == [None, None]
-    assert 7 <= waits[0] <= 7 * 1.5
-
-
 async def test_a_server_that_stays_busy_raises():
     timing, _ = hurried()
     busy = problem(429, "too_many_streams", retry_after="1", retryable=True)
@@ -553,37 +438,12 @@ async def test_credentials_rejected_after_a_refresh_raise():
         assert (len(server.requests), len(auth_calls)) == (2, 2)
 
 
-async def test_redirects_on_the_same_origin_are_followed():
-    def script(request):
-        if request.path == "/v1/jobs/j1/events":
-            yield answer(307, Location="/moved")
-        else:
-            assert request.path == "/moved"
-            yield STREAM + OPENING + FIRST + LAST + END
-            yield CLOSE
-
-    with ScriptedServer(script) as server:
-        async with AsyncClient(server.url) as client:
-            assert await client.job("j1").result() == "Hello world"
-
-
 async def test_endless_redirects_raise():
     with ScriptedServer(by_turn([answer(302, Location="/v1/jobs/j1/events")])) as server:
         async with AsyncClient(server.url) as client:
             with pytest.raises(ProtocolError, match="redirects"):
                 await client.job("j1").result()
         assert len(server.requests) < 10
-
-
-async def test_credentials_are_not_sent_to_another_origin():
-    with ScriptedServer(lambda _: iter([HOLD])) as other_server:
-        with ScriptedServer(
-            by_turn([answer(302, Location=f"{other_server.url}/v1/jobs/j1/events")])
-        ) as server:
-            async with AsyncClient(server.url, headers={"Authorization": "secret"}) as client:
-                with pytest.raises(ProtocolError, match="another origin"):
-                    await client.job("j1").result()
-        assert other_server.requests == []
 
 
 # ---- leaving a loop early ----------------------------------------------------------------------------------------

@@ -188,55 +188,7 @@ def test_an_unreachable_proxy_raises_a_transport_error():
             client.discover()
 
 
-def test_gateway_pages_between_streams_are_retried():
-    responses = iter(
-        [
-            [STREAM + OPENING + HALF, CLOSE],
-            [answer(502, b"<html>bad gateway", media="text/html"), CLOSE],
-            [answer(200, b"<html>log in to the hotel", media="text/html"), CLOSE],
-            [STREAM + hello() + REST + END, CLOSE],
-        ]
-    )
-    with (
-        ScriptedServer(with_stream(lambda _: next(responses))) as server,
-        impatient_client(server.url) as client,
-    ):
-        assert [*client.submit("count").iter_text()] == ["Hel", "lo"]
-        assert [request.cursor for request in server.requests if request.path.endswith("/events")] == [
-            "1-1",
-            "1-2",
-            "1-2",
-            "1-2",
-        ]
-
-
 # ---- media types and codings -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "media",
-    ["text/event-stream", "Text/Event-Stream", "text/event-stream;charset=utf-8", "text/event-stream ; x=y"],
-)
-def test_the_media_type_of_a_stream_is_case_insensitive_and_may_have_parameters(media):
-    head = STREAM.replace(b"text/event-stream; charset=utf-8", media.encode())
-    script = with_stream(lambda _: [head + OPENING + HALF + REST + END, CLOSE])
-    with ScriptedServer(script) as server, impatient_client(server.url) as client:
-        assert client.run("count") == "Hello"
-
-
-@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
-def test_a_stream_with_a_content_coding_is_retried_and_then_raises(coding):
-    head = STREAM.replace(b"\r\n\r\n", f"\r\nContent-Encoding: {coding}\r\n\r\n".encode())
-    # The body is valid without the coding, so a client that read it would succeed.
-    with ScriptedServer(with_stream(lambda _: [head + OPENING + HALF + REST + END, CLOSE])) as server:
-        with (
-            impatient_client(server.url) as client,
-            pytest.raises((RequestError, TransportError, ProtocolError)),
-        ):
-            client.run("count")
-        streams = [request for request in server.requests if request.path.endswith("/events")]
-        assert len(streams) > 2
-        assert {request.headers["accept-encoding"] for request in streams} == {"identity"}
 
 
 def test_responses_other_than_streams_may_be_compressed():
