@@ -12,6 +12,7 @@ import trustme
 
 from support.client_timing import with_timing
 from support.free_port import free_port
+from support.full_listener import full_listener
 from support.scripted_server import CLOSE, HOLD, RESET, ScriptedServer, answer, hurried, problem
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.errors import (
@@ -85,25 +86,13 @@ async def test_a_socket_without_a_server_is_raised_with_advice_about_the_path(tm
 
 
 async def test_an_unanswered_connection_attempt_raises_connect_timeout():
-    # A listener whose accept queue is full does not accept further connections.
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
-        try:
-            async with AsyncClient(f"http://127.0.0.1:{port}", connect_timeout=0.2) as client:
-                with pytest.raises(
-                    ConnectTimeoutError, match=rf"no connection to 127.0.0.1:{port} within 0.2 s"
-                ) as caught:
-                    await client.discover()
-            assert isinstance(caught.value, TimeoutError)
-        finally:
-            for one in waiting:
-                one.close()
+    with full_listener() as port:
+        async with AsyncClient(f"http://127.0.0.1:{port}", connect_timeout=0.2) as client:
+            with pytest.raises(
+                ConnectTimeoutError, match=rf"no connection to 127.0.0.1:{port} within 0.2 s"
+            ) as caught:
+                await client.discover()
+        assert isinstance(caught.value, TimeoutError)
 
 
 @pytest.fixture(scope="module")

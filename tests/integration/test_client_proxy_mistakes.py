@@ -7,6 +7,7 @@ import pytest
 
 from support.client_timing import with_timing
 from support.free_port import free_port
+from support.full_listener import full_listener
 from support.scripted_server import (
     CLOSE,
     STREAM,
@@ -213,15 +214,7 @@ async def test_a_proxy_that_refuses_to_connect_is_named(proxied):
 
 
 async def test_a_proxy_that_does_not_accept_the_connection_is_named(proxied):
-    # A listener whose accept queue is full does not accept further connections.
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
+    with full_listener() as port:
         async with proxied(
             "http://server.example", f"http://127.0.0.1:{port}", connect_timeout=0.2
         ) as client:
@@ -229,8 +222,6 @@ async def test_a_proxy_that_does_not_accept_the_connection_is_named(proxied):
                 ConnectTimeoutError, match=f"no connection to the proxy http://127.0.0.1:{port}"
             ):
                 await client.discover()
-        for one in waiting:
-            one.close()
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

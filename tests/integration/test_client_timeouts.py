@@ -1,16 +1,15 @@
 """Client timeouts: queue, silence, total, connect and whole-response limits, and the error that each raises."""
 
 import base64
-import contextlib
 import logging
 import re
-import socket
 from collections import Counter
 
 import anyio
 import pytest
 
 from support.client_timing import session_of, with_timing
+from support.full_listener import full_listener
 from support.scripted_server import (
     CLOSE,
     HOLD,
@@ -168,15 +167,7 @@ async def test_answer_timeout_bounds_one_attempt(how):
 
 
 async def test_connect_timeout_can_be_set_for_one_call():
-    # A listener whose accept queue is full does not accept further connections.
-    with socket.socket() as listener, contextlib.ExitStack() as waiting:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        port = listener.getsockname()[1]
-        for _ in range(4):
-            one = waiting.enter_context(socket.socket())
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
+    with full_listener() as port:
         async with AsyncClient(f"http://127.0.0.1:{port}") as client:
             with pytest.raises(ConnectTimeoutError, match=r"within 0.2 s"):
                 await client.with_options(connect_timeout=0.2).discover()
