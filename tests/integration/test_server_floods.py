@@ -285,10 +285,12 @@ def test_pipelined_submits_each_start_a_job(peer, address):
 @pytest.mark.usefixtures("quiet_stream")
 def test_truncated_bodies_start_no_job(peer, address):
     before = jobs_of(peer)
-    whole = request(b'{"input": {"name": "cut"}}')
-    for cut in range(len(whole) - 26, len(whole)):
-        with socket.create_connection(address, timeout=20) as connection:
-            connection.sendall(whole[:cut])
-            connection.shutdown(socket.SHUT_WR)
-            assert not connection.recv(1000).startswith(b"HTTP/1.1 20")
+    body = b'{"input": {"name": "cut"}}'
+    chunked = SUBMIT + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    for whole in (request(body), chunked):
+        for cut in range(len(whole) - len(body), len(whole)):
+            with socket.create_connection(address, timeout=20) as connection:
+                connection.sendall(whole[:cut])
+                connection.shutdown(socket.SHUT_WR)
+                assert not connection.recv(1000).startswith(b"HTTP/1.1 20")
     assert jobs_of(peer) == before

@@ -130,6 +130,7 @@ def test_preflights_are_answered_for_every_route(known):
         assert answer.status_code == 204, path
         allowed = answer.headers["access-control-allow-headers"].split(", ")
         assert {"Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID"} <= set(allowed)
+        assert "POST" in answer.headers["access-control-allow-methods"].split(", ")
         assert int(answer.headers["access-control-max-age"]) >= 600
 
 

@@ -116,10 +116,6 @@ def make_server(**settings: object) -> Server:
         raise ValueError("the password is hunter2")
 
     @endpoint
-    async def leave() -> int:
-        raise SystemExit(3)
-
-    @endpoint
     def wrong(kind: str) -> Iterator[Any]:
         deep: Any = []
         for _ in range(60):
@@ -356,11 +352,6 @@ def test_an_exception_fails_as_internal_and_is_logged(peer, caplog):
     assert data(logged(peer.events(job))[-1])["error"]["code"] == "internal"
     assert "hunter2" in caplog.text
     assert job in caplog.text
-
-
-def test_system_exit_in_a_function_does_not_stop_the_server(peer):
-    assert failed(peer, "leave")["error"]["code"] == "internal"
-    assert peer.value("plain") == 4
 
 
 @pytest.mark.parametrize(

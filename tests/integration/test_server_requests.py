@@ -322,23 +322,6 @@ def test_json_media_types_are_accepted(peer, media_type):
     assert answer.status_code == 201
 
 
-def test_a_truncated_body_starts_no_job(peer):
-    # Counting logged events would be wrong here, because jobs of earlier tests may still write theirs.
-    submitted = 'tidewire_jobs_submitted_total{endpoint="greet"}'
-    peer.start("greet")
-    before = peer.metrics()[submitted]
-    url = httpx2.URL(peer.url)
-    for head in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
-        with socket.create_connection((url.host, url.port)) as half:
-            half.sendall(
-                b"POST /v1/endpoints/greet/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                + head
-                + b'\r\n\r\n{"inp'
-            )
-    assert peer.http.get("/healthz").status_code == 200
-    assert peer.metrics()[submitted] == before
-
-
 def test_a_body_that_arrives_too_late_is_refused_with_408():
     with serving(make_server(body_timeout=0.1)) as peer:
         with connected(peer) as slow:
@@ -518,9 +501,9 @@ def test_a_key_is_in_flight_until_its_first_request_is_committed(peer):
     )
 
 
-@pytest.mark.parametrize("key", ["", "with space", "x" * 256, "schlüssel"])
-def test_an_invalid_key_is_refused(peer, key):
-    headers = JSON | {"idempotency-key": key.encode("latin-1")}
+@pytest.mark.parametrize("keys", [[""], ["with space"], ["x" * 256], ["schlüssel"], ["a", "b"]])
+def test_an_invalid_key_or_two_keys_are_refused(peer, keys):
+    headers = [*JSON.items(), *(("idempotency-key", key.encode("latin-1")) for key in keys)]
     answer = peer.http.post("/v1/endpoints/greet/jobs", content=b'{"input": {}}', headers=headers)
     refused(answer, "bad_parameter")
 
@@ -566,36 +549,6 @@ def test_bearer_tokens_authenticate_and_separate_principals():
             refused(bob.http.get(f"/v1/jobs/{job}"), "job_not_found")
             with nobody.stream(job, errors="inband") as reading:
                 assert data(next(reading))["code"] == "unauthorized"
-
-
-def test_cors_allows_only_configured_origins():
-    with serving(make_server(cors_origins=["https://page.example"])) as peer:
-        job = peer.start("greet")
-        for path, status in (
-            (f"/v1/jobs/{job}", 200),
-            (f"/v1/jobs/{job}/events", 200),
-            ("/v1/jobs/none", 404),
-            ("/no", 404),
-        ):
-            answer = peer.http.get(path, headers={"origin": "https://page.example"})
-            assert answer.status_code == status
-            assert answer.headers["access-control-allow-origin"] == "https://page.example"
-            assert "Location" in answer.headers["access-control-expose-headers"]
-            assert "origin" in answer.headers["vary"].lower()
-            other_origin = peer.http.get(path, headers={"origin": "https://other.example"})
-            assert "access-control-allow-origin" not in other_origin.headers
-        preflight_headers = {"origin": "https://page.example", "access-control-request-method": "POST"}
-        preflight = peer.http.options("/v1/endpoints/greet/jobs", headers=preflight_headers)
-        assert preflight.status_code == 204
-        assert "POST" in preflight.headers["access-control-allow-methods"].split(", ")
-        assert set(preflight.headers["access-control-allow-headers"].split(", ")) >= {
-            "Authorization",
-            "Content-Type",
-            "Idempotency-Key",
-            "Last-Event-ID",
-        }
-        assert int(preflight.headers["access-control-max-age"]) >= 600
-        assert "access-control-allow-credentials" not in preflight.headers
 
 
 def test_cors_allows_no_origin_by_default(peer):

@@ -128,27 +128,6 @@ def test_endpoints_take_turns_for_worker_threads():
     assert order == ["many", "few", "fewer", "many", "few", "many", "many", "many", "many"]
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
-def test_keyboard_interrupt_in_a_function_fails_only_its_item(kind):
-    server = Server(**QUICK)
-
-    if kind == "async":
-
-        @server.endpoint(name="interrupt")
-        async def interrupt() -> None:
-            raise KeyboardInterrupt
-
-    else:
-
-        @server.endpoint(name="interrupt")
-        def interrupt_in_a_thread() -> None:
-            raise KeyboardInterrupt
-
-    with serving(server) as peer:
-        for _ in range(2):
-            assert peer.run("interrupt")["state"]["items"][0]["error"]["code"] == "internal"
-
-
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 2**53 + 1, 10**400, True, "1"])
 def test_invalid_usage_raises_at_the_call(number):
     server, messages = Server(**QUICK), []

@@ -73,12 +73,6 @@ def test_foreign_name_is_rejected_as_host(peer, host):
     assert status_of(peer, f"Host: {host}") == 421
 
 
-def test_request_without_exactly_one_host_is_rejected(peer):
-    assert status_of(peer) == 400
-    assert status_of(peer, "Host: localhost", "Host: localhost") == 400
-    assert status_of(peer, "Host: localhost", "host: evil.example") == 400
-
-
 @pytest.mark.parametrize(
     ("origin", "status"),
     [

@@ -33,8 +33,3 @@ def test_request_without_exactly_one_host_is_refused(address, path, hosts):
     problem = json.loads(body)
     assert (status, problem["status"], problem["code"]) == (400, 400, "bad_parameter")
     assert "exactly one Host header" in problem["detail"]
-
-
-@pytest.mark.parametrize("head", [b"HTTP/1.1\r\nHost: localhost\r\n", b"HTTP/1.0\r\n"])
-def test_other_requests_are_served(address, head):
-    assert exchange(address, b"GET /healthz " + head)[0] == 200
