@@ -244,6 +244,7 @@ def test_an_interrupt_keeps_the_job_and_prints_the_commands_that_attach_and_canc
     )
     assert hint is not None, errors
     assert errors.splitlines()[-1] == f"To cancel the job, run: tidewire cancel {url} {hint[1]}"
+    assert "Ctrl+C" not in errors
     assert run("cancel", url, hint[1]).exit_code == 0
 
 

@@ -409,14 +409,6 @@ async def test_a_timeout_while_the_job_is_queued_raises_queue_timeout():
             await client.with_options(timeout=0.3).run("reply")
 
 
-async def test_reading_a_batch_as_one_job_raises_with_advice():
-    two = snapshot("1-1", state("a", "b"))
-    end = done("1-2", state("a", "b")["items"])
-    async with ServerAndClient(replying(end, opening=two)) as (client, _):
-        with pytest.raises(TidewireError, match="batch_job"):
-            await client.job("j1").result()
-
-
 # ---- text --------------------------------------------------------------------------------------------------------
 
 

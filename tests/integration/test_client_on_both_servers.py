@@ -6,7 +6,6 @@ import secrets
 
 import anyio
 import pytest
-from pydantic import BaseModel, TypeAdapter
 
 from support.fake_and_real import REPLIES
 from tidewire import AsyncClient, Checkpoint, Client, Hooks
@@ -14,7 +13,6 @@ from tidewire.errors import (
     ConcurrentReadError,
     EndpointNotFoundError,
     InvalidInputError,
-    InvalidValueError,
     ItemFailedError,
     JobFailedError,
     JobNotFoundError,
@@ -31,12 +29,6 @@ from tidewire.protocol.messages import Progress
 def client(either_server):
     with Client(either_server) as client:
         yield client
-
-
-class Reply(BaseModel):
-    text: str
-    tokens: list[int]
-    reason: str
 
 
 def seqs_are_contiguous(updates):
@@ -96,24 +88,6 @@ def test_updates_cover_each_seq_once_and_their_texts_add_up(client):
     assert updates[-1].value == REPLIES[-1]
 
 
-def test_the_value_of_a_kept_update_does_not_change(client):
-    updates = list(client.submit("reply"))
-    text, values = "", []
-    for update in updates:
-        text = text[: len(text) - update.deleted] + update.text
-        values.append(text)
-    assert [(update.value or {"text": ""})["text"] for update in updates] == values
-    assert updates[-1].value is not updates[-1].value
-
-
-@pytest.mark.parametrize("returns", [Reply, TypeAdapter(Reply)])
-def test_a_result_is_validated_against_returns(client, returns):
-    assert client.run("reply", returns=returns) == Reply(**REPLIES[-1])
-    with pytest.raises(InvalidValueError, match="/text: Input should be a valid integer"):
-        client.run("reply", returns=dict[str, int])
-    assert list(client.submit("reply", returns=Reply))[-1].parse() == Reply(**REPLIES[-1])
-
-
 def test_attaching_to_an_ended_job_yields_its_value_once(client):
     job = client.submit("reply")
     assert job.result() == REPLIES[-1]
@@ -121,28 +95,6 @@ def test_attaching_to_an_ended_job_yields_its_value_once(client):
     assert (update.first_seq, update.text, update.value) == (1, "Hello", REPLIES[-1])
     assert client.job(job.id).result() == REPLIES[-1]
     assert (client.job(job.id).status(), job.ended) == ("succeeded", True)
-
-
-def test_a_loop_after_result_yields_one_merged_update(client):
-    job = client.submit("reply")
-    assert job.result() == REPLIES[-1]
-    [update] = job
-    assert (update.first_seq, update.text) == (1, "Hello")
-    assert list(job) == []
-    assert job.result() == REPLIES[-1]
-
-
-def test_result_in_the_middle_of_a_loop_repeats_no_update(client):
-    job = client.submit("reply")
-    updates = []
-    for update in job:
-        updates.append(update)
-        break
-    assert job.result() == REPLIES[-1]
-    updates += list(job)
-    assert "".join(update.text for update in updates) == "Hello"
-    assert seqs_are_contiguous(updates)
-    assert updates[-1].value == REPLIES[-1]
 
 
 @pytest.mark.parametrize("taken", range(5))

@@ -282,30 +282,6 @@ def test_asyncio_timeout_leaves_no_task_or_socket(server):
     asyncio.run(main())
 
 
-def test_leaving_a_blocking_loop_early_leaves_no_socket(server):
-    with Client(server.url) as client:
-        for _ in client.submit("count"):
-            break
-
-
-def test_closing_a_blocking_client_ends_a_wait_in_another_thread(server):
-    client = Client(server.url)
-    outcome = []
-
-    def wait():
-        try:
-            client.run("count")
-        except ClientClosedError as error:
-            outcome.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    server.wait_until(lambda: len(server.requests) > 1)
-    client.close()
-    waiting.join(10)
-    assert len(outcome) == 1
-
-
 def interrupt_in_wait(waits_in, work, *args):
     """Call a function and raise KeyboardInterrupt in it while `waits_in` waits for a `threading.Event`."""
     hits = []
@@ -370,14 +346,6 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_point(server):
             warnings.simplefilter("ignore", ResourceWarning)
             del client
     assert at > 15  # From Python 3.13 on, a part of `threading` is written in C.
-
-
-def test_a_garbage_collected_blocking_client_warns_once_and_closes_its_connections(server):
-    held = [iter(Client(server.url).submit("count"))]
-    next(held[0])
-    with pytest.warns(ResourceWarning, match="was not closed") as warned:
-        drop(held)
-    assert len(warned) == 1
 
 
 @pytest.mark.heavy

@@ -87,17 +87,6 @@ async def test_a_cut_submit_stream_is_resumed_by_get_with_the_cursor():
         assert [(one.method, one.cursor) for one in server.requests] == [("POST", None), ("GET", "1-2")]
 
 
-@pytest.mark.parametrize("how", [CLOSE, RESET])
-async def test_a_submit_cut_within_its_response_head_is_retried_with_its_key(how):
-    timing, _ = hurried()
-    with ScriptedServer(by_turn([stream()[:40], how], [stream(), WHOLE])) as server:
-        async with with_timing(AsyncClient(server.url), timing) as client:
-            assert await client.run("count") == "Hello"
-        posts = [one for one in server.requests if one.method == "POST"]
-        assert len({(one.headers["idempotency-key"], one.body) for one in posts}) == 1
-        assert len(posts) == 2
-
-
 async def test_a_server_may_answer_with_the_job_instead_of_the_stream():
     submitted = answer(201, job(state("", status="running"), columns=[TEXT]), Location="/v1/jobs/j1")
     rest = [STREAM + hello() + event("Hel", id="1-2") + event("lo", id="1-3") + END]

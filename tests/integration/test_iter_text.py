@@ -110,17 +110,6 @@ def corrected() -> Iterator[str]:
     yield "the sky"
 
 
-@server.endpoint
-def beam(stream: Stream[str]) -> None:
-    stream.stable(0)
-    stream.append("the ship")
-    stream.truncate(4)
-    stream.append("sea")
-    stream.stable(4)
-    next_turn()
-    stream.append(" went")
-
-
 @pytest.fixture(scope="module")
 def url():
     with server.running() as url:
@@ -210,13 +199,6 @@ def test_retracted_text_raises_and_names_the_iterator_that_reports_it(client):
     turns.put(None)
     with pytest.raises(VoidTextError, match=r"retracted 2 code points.*iter_text_deltas"):
         next(texts)
-
-
-def test_text_is_held_back_where_stable_is_announced(client):
-    texts = client.submit("beam").iter_text()
-    assert next(texts) == "the "
-    turns.put(None)
-    assert "".join(texts) == "sea went"
 
 
 @pytest.mark.heavy

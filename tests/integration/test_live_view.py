@@ -118,31 +118,6 @@ def test_a_second_interrupt_cancels_the_job(terminal_url):
 
 
 @pytest.mark.heavy
-def test_in_a_pipe_an_interrupt_ends_the_command_at_once(terminal_url):
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "tidewire",
-        "call",
-        terminal_url,
-        "tell",
-        "count=20",
-        "go=/none",
-        "pause_at=5",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout.read(5) == "word0"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Ctrl+C" not in errors
-    job = re.search(rf"tidewire attach {terminal_url} (\w+)", errors)[1]
-    assert run("cancel", terminal_url, job).exit_code == 0
-
-
-@pytest.mark.heavy
 def test_lines_in_a_pipe_are_flushed_one_by_one(terminal_url, go):
     command = [
         sys.executable,

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from proof.forked_process import Forked
 from tidewire import AsyncClient, Client
 from tidewire.commands.cli import app
-from tidewire.errors import NotATidewireServerError, TransportError
+from tidewire.errors import NotATidewireServerError
 from tidewire_server import Server
 from tidewire_server.serving.listener import bind
 from tidewire_server.store.store_errors import StoreError
@@ -196,16 +196,6 @@ def test_the_environment_and_the_file_set_the_socket(folder):
     assert [line.split() for line in out.splitlines() if line.startswith("uds ")] == [
         ["uds", f"{folder}/file.sock", "uds.toml:1"]
     ]
-
-
-def test_the_client_names_the_socket_that_it_cannot_use(tmp_path):
-    path = tmp_path / "s.sock"
-    with Client(URL, uds=path) as client:
-        with pytest.raises(TransportError, match=f"there is no Unix domain socket {path}"):
-            client.discover()
-        bind("", 0, uds=path).close()
-        with pytest.raises(TransportError, match=f"no server is listening at {path}"):
-            client.discover()
 
 
 def test_a_server_of_another_protocol_is_named_by_its_socket(tmp_path):
