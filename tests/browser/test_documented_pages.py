@@ -5,26 +5,19 @@ One page shows every case in a frame. Each frame reports the values that it show
 
 import contextlib
 import json
-import queue
 import re
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from support.chromium import CHROMIUM, chromium
+from support.chromium import chromium, needs_chromium
+from support.reporting_site import Page, reporting_site
 from support.sample_server import sentence, served
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.heavy,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-    pytest.mark.timeout(120),
-]
+pytestmark = [*needs_chromium, pytest.mark.timeout(120)]
 
 PATIENCE = 60
 """Maximum time until all cases have reported, in seconds."""
@@ -84,43 +77,6 @@ REPORT = """
 REPORT_DONE = """<script>source.addEventListener("done", report);</script>"""
 
 
-class Site(BaseHTTPRequestHandler):
-    """Web server of the pages."""
-
-    def do_GET(self):
-        path, _, query = self.path.partition("?")
-        parameters = httpx2.QueryParams(query)
-        if path == "/":
-            return self.respond("".join(f'<iframe src="{frame}"></iframe>' for frame in FRAMES))
-        if path == "/stream-url":
-            return self.respond(self.server.stream_url(parameters["job"]))
-        if path not in FRAMES:
-            return self.respond("", 404)
-        if not query:  # Open the frame again, with its job.
-            job = self.server.late_job(path.rpartition("/")[2])
-            return self.respond(f"<script>location.search = '?job={job}'</script>")
-        if path.startswith("/spec/"):
-            page = spec_page(self.server.stream_url(parameters["job"])) + REPORT + REPORT_DONE
-        else:
-            page = how_to_page() + REPORT
-        return self.respond(page)
-
-    def do_POST(self):
-        self.server.results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        self.respond("", 204)
-
-    def respond(self, text, status=200):
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("content-type", "text/html; charset=utf-8")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
 def late_job(server_url, words, *, running):
     """Start a job, and wait until a part of its text exists or the job has ended."""
     with httpx2.Client(base_url=server_url) as http:
@@ -140,11 +96,6 @@ def late_job(server_url, words, *, running):
 def results(tmp_path_factory):
     """The report of each frame."""
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Site))
-        site.daemon_threads = True
-        origin = f"http://127.0.0.1:{site.server_port}"
-        server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
-        short_lived = stack.enter_context(served(cors_origins=[origin], retry=0.05, stream_token_ttl=2))
         expiring = set()
 
         def start(state):
@@ -158,15 +109,29 @@ def results(tmp_path_factory):
             base = short_lived if job in expiring else server_url
             return base + httpx2.post(f"{base}/v1/jobs/{job}/stream-token").json()["url"]
 
-        site.results, site.late_job, site.stream_url = queue.Queue(), start, stream_url
-        thread = threading.Thread(target=site.serve_forever, daemon=True)
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(site.shutdown)
+        def page(url):
+            path, _, query = url.partition("?")
+            job = httpx2.QueryParams(query).get("job")
+            if path == "/":
+                return Page("".join(f'<iframe src="{frame}"></iframe>' for frame in FRAMES))
+            if path == "/stream-url":
+                return Page(stream_url(job))
+            if path not in FRAMES:
+                return Page("", status=404)
+            if job is None:  # Open the frame again, with its job.
+                return Page(f"<script>location.search = '?job={start(path.rpartition('/')[2])}'</script>")
+            if path.startswith("/spec/"):
+                return Page(spec_page(stream_url(job)) + REPORT + REPORT_DONE)
+            return Page(how_to_page() + REPORT)
+
+        port, reports = stack.enter_context(reporting_site(page))
+        origin = f"http://127.0.0.1:{port}"
+        server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
+        short_lived = stack.enter_context(served(cors_origins=[origin], retry=0.05, stream_token_ttl=2))
         stack.enter_context(chromium(origin, tmp_path_factory.mktemp("chromium")))
         found = {}
         while len(found) < len(FRAMES):
-            one = site.results.get(timeout=PATIENCE)
+            one = reports.get(timeout=PATIENCE)
             found[one["frame"]] = one
         yield found
 

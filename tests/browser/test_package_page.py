@@ -4,32 +4,24 @@ The page has an origin with plain HTTP and a host other than localhost, so it ha
 """
 
 import contextlib
-import json
-import queue
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from browser.package_adapter import HOST, RESOLVE
-from support.chromium import CHROMIUM, chromium
+from support.chromium import chromium, needs_chromium
 from support.foreign_programs import address, cut_inside_events
 from support.page_browser import watched
+from support.reporting_site import Page, reporting_site
 from support.sample_server import sentence, served
 from support.server_process import ServerProcess
 from tidewire_conformance.wire.fault_proxy import FaultProxy
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "clients/javascript/src"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.heavy,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-    pytest.mark.timeout(120),
-]
+pytestmark = [*needs_chromium, pytest.mark.timeout(120)]
 
 PATIENCE = 60
 """Seconds until the next report of the page."""
@@ -82,55 +74,29 @@ def how_to_page(url):
     return page.replace("http://127.0.0.1:8000", url) + HARNESS
 
 
-class Site(BaseHTTPRequestHandler):
-    """Web server of the page."""
-
-    def do_GET(self):
-        name = self.path.removeprefix("/tidewire/")
-        if self.path == "/":
-            return self.respond("text/html", self.server.page)
-        if (SOURCES / name).is_file():
-            return self.respond("text/javascript", (SOURCES / name).read_text(encoding="utf-8"))
-        return self.respond("text/plain", "", 404)
-
-    def do_POST(self):
-        self.server.results.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        self.respond("text/plain", "")
-
-    def respond(self, kind, text, status=200):
-        body = text.encode()
-        self.send_response(status)
-        self.send_header("content-type", f"{kind}; charset=utf-8")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """Reports of the page: after the first job, after a reload, and after a job that the page cancelled."""
+
+    def page(path):
+        source = SOURCES / path.removeprefix("/tidewire/")
+        if path == "/":
+            return Page(how_to_page(proxy.url))
+        if source.is_file():
+            return Page(source.read_text(encoding="utf-8"), "text/javascript")
+        return Page("", status=404)
+
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Site))
-        site.daemon_threads = True
-        site.results = queue.Queue()
-        origin = f"http://{HOST}:{site.server_port}"
+        port, reports = stack.enter_context(reporting_site(page))
+        origin = f"http://{HOST}:{port}"
         server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
         # Some connections carry no events: preflight requests, submits, and those that the browser opens in advance.
         plan = cut_inside_events(CUTS + 6, "fin")
         proxy = stack.enter_context(FaultProxy(address(server_url), plan=plan))
-        site.page = how_to_page(proxy.url)
-        thread = threading.Thread(target=site.serve_forever, daemon=True)
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(site.shutdown)
         stack.enter_context(chromium(f"{origin}/", tmp_path_factory.mktemp("chromium"), [RESOLVE]))
         found = {}
         while len(found) < 3:
-            one = site.results.get(timeout=PATIENCE)
+            one = reports.get(timeout=PATIENCE)
             found[one["step"]] = one
         yield found, proxy
 

@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.chromium import CHROMIUM
+from support.chromium import needs_chromium
 from tidewire_conformance.clients.scenarios import Outcome, ProgramAdapter, describe, load_all, play
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.heavy,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-    pytest.mark.timeout(400),
-]
+pytestmark = [*needs_chromium, pytest.mark.timeout(400)]
 
 ADAPTER = (sys.executable, str(Path(__file__).with_name("package_adapter.py")))
 PATIENCE = 4.0

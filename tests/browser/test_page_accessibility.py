@@ -5,12 +5,12 @@ from itertools import pairwise, product
 import pytest
 from playwright.sync_api import expect
 
+from support.chromium import needs_chromium
 from support.page_browser import AXE, PHONE, WIDE, run_job, status, watched
 from support.server_process import running
 
 pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.heavy,
+    *needs_chromium,
     pytest.mark.timeout(180),
     pytest.mark.skipif(
         not AXE.exists(),

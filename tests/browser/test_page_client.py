@@ -5,26 +5,19 @@ One browser runs all cases concurrently; each test checks the result that the pa
 
 import contextlib
 import json
-import queue
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from support.chromium import CHROMIUM, chromium
+from support.chromium import chromium, needs_chromium
 from support.foreign_programs import INTEROP, address, cut_inside_events
+from support.reporting_site import Page, reporting_site
 from support.sample_server import WORDS, sentence, served
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 PAGE = Path(__file__).with_name("page.html")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.heavy,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-    pytest.mark.timeout(120),
-]
+pytestmark = [*needs_chromium, pytest.mark.timeout(120)]
 
 PATIENCE = 60
 """Seconds for all cases together."""
@@ -33,48 +26,6 @@ QUIET = 8.0
 """Seconds without a logged event, which is longer than two stream tokens are valid."""
 UNKNOWN = "2yJq8sVbT1mHkP0dXw4RcA"
 TOKEN = "ada-knows-it"
-
-
-class Site(BaseHTTPRequestHandler):
-    """Web server of the page: serves its files and the cases, and receives the results."""
-
-    def do_GET(self):
-        files = {"/": PAGE, "/browser_client.js": INTEROP / "browser_client.js"}
-        kind = "text/javascript" if self.path.endswith(".js") else "text/html"
-        if self.path == "/cases":
-            return self.respond(200, "application/json", json.dumps({"cases": self.server.cases()}).encode())
-        if self.path not in files:
-            return self.respond(404, "text/plain", b"")
-        return self.respond(200, kind, files[self.path].read_bytes())
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.results.put(json.loads(body))
-        self.respond(204, "text/plain", b"")
-
-    def respond(self, status, kind, body):
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
-
-
-@contextlib.contextmanager
-def site():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
-        server.daemon_threads = True
-        server.results, server.cases = queue.Queue(), list
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server, f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def start(url, endpoint, headers=None, **members):
@@ -86,7 +37,10 @@ def start(url, endpoint, headers=None, **members):
 def results(tmp_path_factory):
     """Results that the page reported, by case, and the proxies between page and servers."""
     with contextlib.ExitStack() as stack:
-        server, origin = stack.enter_context(site())
+        port, reports = stack.enter_context(
+            reporting_site(lambda path: pages[path]() if path in pages else Page("", status=404))
+        )
+        origin = f"http://127.0.0.1:{port}"
         server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
         locked = stack.enter_context(
             served(
@@ -105,23 +59,33 @@ def results(tmp_path_factory):
             stack.enter_context(proxy)
         bearer = {"authorization": f"Bearer {TOKEN}"}
         plain = {"query": "errors=inband", "authorization": None}
-        # Start jobs only when the page asks for the cases: the browser takes longer to start than a job to end.
-        server.cases = lambda: [
-            {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=1000, slow=True),
-             "query": "", "authorization": bearer["authorization"]},
-            {"name": "quiet", "base": locked, "job": start(locked, "pause", bearer, seconds=QUIET), "query": "",
-             "authorization": bearer["authorization"]},
-            {"name": "gone", "base": server_url, "job": UNKNOWN, **plain},
-            {"name": "lingers", "base": server_url, "job": UNKNOWN, "lingers": True, **plain},
-            {"name": "strangers", "base": other_origin_server, "job": start(other_origin_server, "talk"), "lingers": True, **plain},
-            # These jobs are short, so they start last.
-            {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
-            {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
-        ]  # fmt: skip
+
+        def cases():
+            # Start jobs only when the page asks for the cases: the browser takes longer to start than a job to end.
+            return [
+                {"name": "token", "base": proxies["token"].url, "job": start(locked, "talk", bearer, words=1000, slow=True),
+                 "query": "", "authorization": bearer["authorization"]},
+                {"name": "quiet", "base": locked, "job": start(locked, "pause", bearer, seconds=QUIET), "query": "",
+                 "authorization": bearer["authorization"]},
+                {"name": "gone", "base": server_url, "job": UNKNOWN, **plain},
+                {"name": "lingers", "base": server_url, "job": UNKNOWN, "lingers": True, **plain},
+                {"name": "strangers", "base": other_origin_server, "job": start(other_origin_server, "talk"), "lingers": True, **plain},
+                # These jobs are short, so they start last.
+                {"name": "cuts", "base": proxies["cuts"].url, "job": start(server_url, "talk", words=120, slow=True), **plain},
+                {"name": "resets", "base": proxies["resets"].url, "job": start(server_url, "hesitate", words=40), **plain},
+            ]  # fmt: skip
+
+        pages = {
+            "/": lambda: Page(PAGE.read_text(encoding="utf-8")),
+            "/browser_client.js": lambda: Page(
+                (INTEROP / "browser_client.js").read_text(encoding="utf-8"), "text/javascript"
+            ),
+            "/cases": lambda: Page(json.dumps({"cases": cases()}), "application/json"),
+        }
         stack.enter_context(chromium(origin, tmp_path_factory.mktemp("chromium")))
         found = {}
         while len(found) < 7:
-            one = server.results.get(timeout=PATIENCE)
+            one = reports.get(timeout=PATIENCE)
             found[one["name"]] = one
         yield found, proxies
 

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
+from support.chromium import needs_chromium
 from support.page_browser import PHONE, copied, run_job, shown_text, status, watched
 from support.page_server import sentence
 from support.server_process import running
@@ -15,7 +16,7 @@ SHORT_TIMEOUTS = "AbortSignal.timeout = ((real) => () => real.call(AbortSignal, 
 BELOW = "((text) => text.scrollHeight - text.clientHeight - text.scrollTop)(document.querySelector('#result .text'))"
 """JavaScript: how many pixels of the text are below those that are in view."""
 
-pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
+pytestmark = [*needs_chromium, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
+from support.chromium import needs_chromium
 from support.page_browser import WIDE, copied, shown_text, watched
 from support.server_process import running
 
-pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(400)]
+pytestmark = [*needs_chromium, pytest.mark.timeout(400)]
 
 RATE = 200
 """Messages per second."""

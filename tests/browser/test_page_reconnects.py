@@ -5,6 +5,7 @@ import pytest
 from playwright.sync_api import expect
 
 from support.browser_tabs import browser_tabs
+from support.chromium import needs_chromium
 from support.foreign_programs import address
 from support.free_port import free_port
 from support.nginx import needs_nginx, nginx_with, page_configuration
@@ -14,7 +15,7 @@ from support.reference_server import eventually
 from support.server_process import ServerProcess, running
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
-pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(180)]
+pytestmark = [*needs_chromium, pytest.mark.timeout(180)]
 
 SERVER = "support.page_server:page_server"
 TABS = 8

@@ -7,11 +7,12 @@ import httpx2
 import pytest
 from playwright.sync_api import expect
 
+from support.chromium import needs_chromium
 from support.hostile_page_server import NAMES, SCRIPT
 from support.page_browser import run_job, shown_text, status, watched
 from support.server_process import ServerProcess, running
 
-pytestmark = [pytest.mark.browser, pytest.mark.heavy, pytest.mark.timeout(120)]
+pytestmark = [*needs_chromium, pytest.mark.timeout(120)]
 
 TOKEN, OPERATOR = "sesame-of-ada", "sesame-of-the-operator"
 

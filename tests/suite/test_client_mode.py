@@ -18,6 +18,7 @@ from proof.clients.faulty_client import all_faulty_clients
 from proof.clients.response_faults import AcceptsCompressedStreams
 from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import PlainClient
+from support.chromium import CHROMIUM
 from support.spec_document import document
 from tidewire_conformance import specification
 from tidewire_conformance.cli import app
@@ -332,13 +333,9 @@ def test_the_shell_client_passes_one_connection_and_fails_resuming(tmp_path):
     assert "[TW-CLI-009]" in found.output
 
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.mark.heavy
 @pytest.mark.browser
 @pytest.mark.heavy
-@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.timeout(120)
 def test_a_browser_page_is_tested_like_any_other_client(tmp_path):
     names = [

@@ -8,10 +8,19 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pytest
+
 from tidewire_conformance.clients.examples.chromium_client import FLAGS
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """Path of the installed browser; None if there is none."""
+
+needs_chromium = [
+    pytest.mark.browser,
+    pytest.mark.heavy,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+"""Marks of a test that needs the browser."""
 
 
 @contextlib.contextmanager
