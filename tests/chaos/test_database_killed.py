@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from support.checked_reader import Reader, check_reader
-from support.killable_server import Killed, talk_text
+from support.killable_server import Killed
 from support.own_postgres import own_postgres
 from support.postgres_server import needs_postgres
+from support.sample_server import sentence
 
 pytestmark = needs_postgres
 
@@ -54,7 +55,7 @@ def test_readers_lose_nothing_and_see_no_repeats_while_the_database_is_killed(
                 while sum(reader.done is None for reader in readers.values()) < JOBS:
                     submit()
             for job, reader in readers.items():
-                check_reader(reader, server, job, talk_text(WORDS))
+                check_reader(reader, server, job, sentence(WORDS))
             listed = server.http.get("/v1/jobs", params={"limit": 1000}).json()["jobs"]
             assert {job["status"] for job in listed} == {"succeeded"}
             assert len(server.errors().splitlines()) <= 4 * kills, server.errors()

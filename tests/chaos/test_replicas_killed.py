@@ -13,8 +13,9 @@ import httpx2
 import pytest
 
 from support.checked_reader import PATIENCE, Reader, check_reader
-from support.killable_server import Killed, talk_text
+from support.killable_server import Killed
 from support.postgres_server import needs_postgres
+from support.sample_server import sentence
 
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 WORDS = 120
@@ -72,7 +73,7 @@ def test_readers_lose_nothing_and_see_no_repeats_while_both_servers_are_killed(s
     def add(number: int) -> None:
         """Submit a job that runs again after a kill, and one that continues, and read both."""
         for endpoint, given, end in (
-            ("talk", {"words": WORDS, "pause": 0.005}, talk_text(WORDS)),
+            ("talk", {"words": WORDS, "pause": 0.005}, sentence(WORDS)),
             ("count", {"n": COUNT, "pause": 0.005}, list(range(COUNT))),
         ):
             key = f"{endpoint}-{number}"

@@ -13,7 +13,8 @@ import httpx2
 import pytest
 
 from support.checked_reader import PATIENCE, Reader, check_reader
-from support.killable_server import killed_server, talk_text
+from support.killable_server import killed_server
+from support.sample_server import sentence
 from tidewire import Client, RetryPolicy
 
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
@@ -63,9 +64,9 @@ def test_readers_of_a_killed_server_lose_nothing_and_see_no_repeats(kills):
                 time.sleep(draw.uniform(0, 0.3))
                 server.again()
         for reader, job in zip(readers, jobs, strict=True):
-            check_reader(reader, server, job, talk_text(words))
+            check_reader(reader, server, job, sentence(words))
         client.join(PATIENCE)
-        assert values == [talk_text(words), talk_text(words)]
+        assert values == [sentence(words), sentence(words)]
         assert server.events(ended) == before
 
 
@@ -114,14 +115,14 @@ def test_trimmed_log_continues_after_two_kills_in_a_row():
         server.again()
         server.again()
         assert server.events(job) == before
-        assert server.job(job)["state"]["items"][0]["value"] == talk_text(words)
+        assert server.job(job)["state"]["items"][0]["value"] == sentence(words)
         assert server.job(held)["attempt"] in {
             2,
             3,
         }  # the attempt number depends on whether the job started between the kills
         server.http.post(f"/v1/jobs/{held}/cancel")
         found = server.ended(held)
-        assert (found["status"], talk_text(words)[: len(text := found["state"]["items"][0]["value"])]) == (
+        assert (found["status"], sentence(words)[: len(text := found["state"]["items"][0]["value"])]) == (
             "cancelled",
             text,
         )

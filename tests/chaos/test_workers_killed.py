@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from support.checked_reader import Reader, check_reader
-from support.killable_server import JobRequests, talk_text
+from support.killable_server import JobRequests
 from support.postgres_server import needs_postgres
+from support.sample_server import sentence
 from support.server_roles import Fleet
 
 SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
@@ -50,7 +51,7 @@ def test_readers_lose_nothing_and_see_no_repeats_while_workers_are_killed(kills,
         front = JobRequests(peer.url)
         for _ in range(kills):
             for endpoint, given, end in (
-                ("talk", {"words": WORDS}, talk_text(WORDS)),
+                ("talk", {"words": WORDS}, sentence(WORDS)),
                 ("count", {"n": COUNT}, list(range(COUNT))),
             ):
                 answer = front.submit(endpoint, input=given | {"pause": 0.005})

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,29 +72,52 @@ def test_empty_folder_is_refused(tmp_path: Path):
     assert_refused(tmp_path, "has no config.json and no tokenizer.json")
 
 
-def test_missing_tokenizer_is_refused(folder: Path):
-    (folder / "tokenizer.json").unlink()
-    assert_refused(folder, "has no tokenizer.json")
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
 
 
-def test_configuration_that_is_not_json_is_refused(folder: Path):
-    (folder / "config.json").write_text("{")
-    assert_refused(folder, "config.json cannot be read")
+def with_text(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
 
 
-def test_generation_settings_that_are_not_json_are_refused(folder: Path):
-    (folder / "generation_config.json").write_text("{")
-    assert_refused(folder, "generation_config.json cannot be read: .*; copy the file again")
+def with_settings(**members: object) -> Callable[[Path], None]:
+    return lambda folder: change(folder, **members)
 
 
-def test_unknown_model_type_is_refused(folder: Path):
-    change(folder, model_type="unheard_of")
-    assert_refused(folder, "config.json cannot be read")
+T5 = T5Config(architectures=["T5ForConditionalGeneration"]).to_dict()
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 
 
-def test_missing_weights_file_is_refused(folder: Path):
-    (folder / "model.safetensors").unlink()
-    assert_refused(folder, r"has no \*\.safetensors; pass a folder with config\.json")
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (without("tokenizer.json"), "has no tokenizer.json"),
+        (without("model.safetensors"), r"has no \*\.safetensors; pass a folder with config\.json"),
+        (with_text("config.json", "{"), "config.json cannot be read"),
+        (with_text("config.json", json.dumps(T5)), "which has an encoder"),
+        (
+            with_text("generation_config.json", "{"),
+            "generation_config.json cannot be read: .*; copy the file again",
+        ),
+        (
+            with_text("tokenizer.json", "{}"),
+            r"tokenizer\.json cannot be read: .*; copy the tokenizer's files again",
+        ),
+        (with_settings(model_type="unheard_of"), "config.json cannot be read"),
+        (with_settings(max_position_embeddings=1), "max_position_embeddings"),
+        (with_settings(rope_parameters=DYNAMIC), r"rotary embeddings \(dynamic\)"),
+        # The reason is on the second line of the error.
+        (
+            with_settings(num_attention_heads=7),
+            r"config\.json cannot be read: .*not a multiple of the number of attention heads \(7\)",
+        ),
+    ],
+)
+def test_folder_without_a_usable_model_is_refused(
+    folder: Path, damage: Callable[[Path], object], reason: str
+):
+    damage(folder)
+    assert_refused(folder, reason)
 
 
 def test_missing_weight_is_refused_and_not_initialized(folder: Path):
@@ -112,13 +136,6 @@ def test_weights_of_other_shapes_are_refused_with_both_shapes(folder: Path):
     assert_refused(
         folder,
         rf"for example model\.layers\.0\.mlp\.down_proj\.weight of the shape \[\d+, {wide}\] instead of \[\d+, {wide + 8}\]",
-    )
-
-
-def test_reason_on_the_second_line_of_an_error_is_kept(folder: Path):
-    change(folder, num_attention_heads=7)
-    assert_refused(
-        folder, r"config\.json cannot be read: .*not a multiple of the number of attention heads \(7\)"
     )
 
 
@@ -146,11 +163,6 @@ def test_missing_part_of_the_weights_is_refused_with_its_name(folder: Path):
     )
     index.write_text("{")
     assert_refused(folder, r"index\.json cannot be read: .*; copy the file again")
-
-
-def test_damaged_tokenizer_is_refused_with_its_name(folder: Path):
-    (folder / "tokenizer.json").write_text("{}")
-    assert_refused(folder, r"tokenizer\.json cannot be read: .*; copy the tokenizer's files again")
 
 
 @pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token", "unk_token"])
@@ -188,22 +200,10 @@ def test_encoder_with_a_language_model_head_is_detected_by_its_attention(tmp_pat
     assert_refused(tmp_path, "attends to later tokens")
 
 
-def test_encoder_decoder_model_is_refused(folder: Path):
-    (folder / "config.json").write_text(
-        json.dumps(T5Config(architectures=["T5ForConditionalGeneration"]).to_dict())
-    )
-    assert_refused(folder, "which has an encoder")
-
-
 def test_model_without_attention_is_refused(tmp_path: Path):
     config = MambaConfig(hidden_size=16, num_hidden_layers=1, state_size=4, vocab_size=265)
     save(tmp_path, MambaForCausalLM(config), random_tokenizer())
     assert_refused(tmp_path, "layers of the type linear_attention; only decoder-only")
-
-
-def test_rotary_positions_that_depend_on_the_batch_are_refused(folder: Path):
-    change(folder, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
-    assert_refused(folder, r"rotary embeddings \(dynamic\)")
 
 
 def test_unknown_kind_of_tokenizer_is_refused(folder: Path):
@@ -219,11 +219,6 @@ def test_unavailable_device_is_refused(folder: Path, device: str):
 
 def test_unsupported_dtype_is_refused(folder: Path):
     assert_refused(folder, "dtype 'int8' is not one of auto, float32", dtype="int8")
-
-
-def test_missing_context_length_is_refused(folder: Path):
-    change(folder, max_position_embeddings=1)
-    assert_refused(folder, "max_position_embeddings")
 
 
 def test_engine_is_loaded_from_a_folder(folder: Path):

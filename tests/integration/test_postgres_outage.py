@@ -13,10 +13,11 @@ import pytest
 
 from support.checked_reader import Reader, check_reader
 from support.job_service import job_service
-from support.killable_server import Killed, talk_text
+from support.killable_server import Killed
 from support.own_postgres import DatabaseProxy, OwnPostgres, own_postgres
 from support.postgres_server import needs_postgres
 from support.reference_server import eventually, until
+from support.sample_server import sentence
 from support.store_log_writer import ROOMY, Writer, everything, until_ready
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import encode
@@ -495,7 +496,7 @@ def test_streams_continue_without_gap_or_repeat_when_the_database_is_killed(tmp_
             )
             database.again()
         for reader, job in zip(readers, jobs, strict=True):
-            check_reader(reader, server, job, talk_text(250))
+            check_reader(reader, server, job, sentence(250))
             assert server.job(job)["attempt"] == 1
         assert count(server, OUTAGE) <= 2
         assert len(server.errors().splitlines()) <= 4, server.errors()
@@ -525,7 +526,7 @@ def test_a_long_outage_ends_functions_and_on_restart_decides_when_the_database_i
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             eventually(lambda: count(server, "store_outage_timeout"), within=PATIENCE)
             database.start()
-            check_reader(reader, server, talk, talk_text(120))
+            check_reader(reader, server, talk, sentence(120))
             assert server.ended(talk)["attempt"] == 2
             assert server.ended(pay)["done"]["error"]["code"] == "worker_lost"
             # The item that had not started runs now.

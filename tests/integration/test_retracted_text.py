@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from support.killable_server import Killed, killed_server, talk_text
+from support.killable_server import Killed, killed_server
+from support.sample_server import sentence
 from support.scripted_server import CLOSE, STREAM, ScriptedServer, answer, done, event, hello
 from support.scripted_server import job as job_body
 from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
@@ -23,7 +24,7 @@ from tidewire.testing import FakeServer
 RETRY = RetryPolicy(max_delay=0.1)
 TALK: dict[str, Any] = {"words": 20, "pause": 0.02}
 """Input of a job that takes most of a second, so that it does not end before its server is killed on a busy machine."""
-TEXT = talk_text(20)
+TEXT = sentence(20)
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/resume.md"
 
 

@@ -12,16 +12,10 @@ from typing import Any
 
 import httpx2
 
+from support.sample_server import sentence
 from support.server_process import START_LIMIT, ServerProcess
 from tidewire_server import Append, Context, Last, Server, Stream
 from tidewire_server.script_endpoint import add_script
-
-WORDS = ("stream", "of", "results", "né", "😀", "from", "a", "GPU", "server", "that", "nothing", "can", "cut")
-
-
-def talk_text(words: int) -> str:
-    """Return the text that the endpoint `talk` produces."""
-    return " ".join(WORDS[at % len(WORDS)] for at in range(words))
 
 
 class JobRequests:
@@ -89,7 +83,7 @@ def killable_server(hide: tuple[str, ...] = (), once: str | Path = os.devnull, *
 
     @server.endpoint(concurrency_limit=None)
     async def talk(words: int, stream: Stream[str], pause: float = 0.002) -> None:
-        text = talk_text(words)
+        text = sentence(words)
         for at in range(0, len(text), 3):
             stream.append(text[at : at + 3])
             await asyncio.sleep(pause)
