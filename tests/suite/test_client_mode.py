@@ -93,31 +93,22 @@ def test_a_program_that_always_reports_succeeded_fails_each_scenario(program, tm
     assert "no profile" in found.output
 
 
+INTRODUCED = 'print(\'{"client": "a", "can": []}\', flush=True); input(); '
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code", "message"),
     [
-        ("raise SystemExit('no such luck')", "the program exited with 1; standard error: no such luck"),
-        ("print('hello', flush=True)", "a line that is not JSON"),
-        ("print('{}', flush=True); input()", "is not an introduction"),
+        ("raise SystemExit('no such luck')", 3, "the program exited with 1; standard error: no such luck"),
+        ("print('hello', flush=True)", 3, "a line that is not JSON"),
+        ("print('{}', flush=True); input()", 3, "is not an introduction"),
+        (INTRODUCED + "print('Hello', flush=True)", 3, "a line that is not JSON: b'Hello"),
+        (INTRODUCED + "raise SystemExit('oh')", 1, "the program exited with 1; standard error: oh"),
     ],
 )
-def test_a_program_without_an_introduction_exits_with_3(program, text, message):
+def test_a_program_that_breaks_off_or_writes_no_json_has_its_exit_code(program, text, code, message):
     found = conformance("--client", program(text), "--only", "answers.404")
-    assert (found.exit_code, message in found.output) == (3, True), found.output
-
-
-def test_a_program_that_writes_invalid_json_exits_with_3(program):
-    text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); print("Hello", flush=True)'
-    found = conformance("--client", program(text), "--only", "answers.404")
-    assert found.exit_code == 3
-    assert "a line that is not JSON: b'Hello" in found.output
-
-
-def test_a_program_that_exits_early_fails(program):
-    text = 'print(\'{"client": "a", "can": []}\', flush=True); input(); raise SystemExit("oh")'
-    found = conformance("--client", program(text), "--only", "answers.404")
-    assert found.exit_code == 1
-    assert "the program exited with 1; standard error: oh" in found.output
+    assert (found.exit_code, message in found.output) == (code, True), found.output
 
 
 @pytest.mark.parametrize(
