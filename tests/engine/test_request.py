@@ -239,37 +239,33 @@ def test_size_of_messages_is_that_after_rendering(chat_engine: TorchEngine):
     check(chat_engine, chat(system="x" * 2_000_000, user="hi"))
 
 
-def test_event_loop_runs_while_a_prompt_is_tokenized(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch):
+async def test_event_loop_runs_while_a_prompt_is_tokenized(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+):
     """The tokenizer releases the GIL, so the event loop runs many times meanwhile."""
     monkeypatch.setattr(engine._reader, "_check_size", lambda *_: None)
-
-    async def turns_of_the_loop() -> int:
-        checking = asyncio.ensure_future(engine.check(Generate(prompt="ab" * 500_000)))
-        turns = 0
-        while not checking.done():
-            await asyncio.sleep(0.001)
-            turns += 1
-        with pytest.raises(InputError):
-            await checking
-        return turns
-
-    assert asyncio.run(turns_of_the_loop()) > 20
+    checking = asyncio.ensure_future(engine.check(Generate(prompt="ab" * 500_000)))
+    turns = 0
+    while not checking.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    with pytest.raises(InputError):
+        await checking
+    assert turns > 20
 
 
-def test_event_loop_runs_while_a_template_is_rendered(start: Callable[..., TorchEngine], tmp_path: Path):
+async def test_event_loop_runs_while_a_template_is_rendered(
+    start: Callable[..., TorchEngine], tmp_path: Path
+):
     loops = "{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}"
     engine = start(random_llama(tmp_path, chat_template=loops + "{{ messages[0].content }}"))
-
-    async def turns_of_the_loop() -> int:
-        checking = asyncio.ensure_future(engine.check(chat(user="hi")))
-        turns = 0
-        while not checking.done():
-            await asyncio.sleep(0)
-            turns += 1
-        await checking
-        return turns
-
-    assert asyncio.run(turns_of_the_loop()) > 5
+    checking = asyncio.ensure_future(engine.check(chat(user="hi")))
+    turns = 0
+    while not checking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await checking
+    assert turns > 5
 
 
 @pytest.mark.parametrize("template", ["{{ 1 // 0 }}", "{{ messages + 1 }}", "{{ raise_exception('no') }}"])

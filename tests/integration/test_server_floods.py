@@ -129,7 +129,7 @@ def jobs_of(peer: Peer) -> int:
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("quiet_stream")
-def test_a_thousand_concurrent_clients_each_get_their_response(address):
+async def test_a_thousand_concurrent_clients_each_get_their_response(address):
     async def one(name: str) -> str:
         reader, writer = await asyncio.open_connection(*address)
         body = json.dumps({"input": {"name": name}}).encode()
@@ -141,11 +141,9 @@ def test_a_thousand_concurrent_clients_each_get_their_response(address):
         assert events[-1].type == "done", events
         return "".join(text for text in texts if type(text) is str)
 
-    async def crowd() -> list[str]:
-        return await asyncio.gather(*(one(f"client {number}") for number in range(CROWD)))
-
     with open_files(3 * CROWD):
-        assert asyncio.run(crowd()) == [f"hello client {number}" for number in range(CROWD)]
+        answers = await asyncio.gather(*(one(f"client {number}") for number in range(CROWD)))
+    assert answers == [f"hello client {number}" for number in range(CROWD)]
 
 
 def test_slowly_arriving_requests_time_out_without_delaying_others():

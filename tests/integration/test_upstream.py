@@ -165,7 +165,7 @@ def test_url_without_a_list_of_models_is_one_clear_error(
     [(False, "unable to get local issuer"), (True, "mismatch")],
     ids=["unknown", "other"],
 )
-def test_certificate_that_is_not_accepted_is_the_reason_without_the_host(
+async def test_certificate_that_is_not_accepted_is_the_reason_without_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trusted: bool, reason: str
 ):
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -173,17 +173,13 @@ def test_certificate_that_is_not_accepted_is_the_reason_without_the_host(
     if trusted:
         authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-
-    async def ask() -> str:
-        requests = EngineRequests(None, 5.0)
-        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
-            port = server.sockets[0].getsockname()[1]
-            with pytest.raises(UrlError) as error:
-                await requests.describe(f"https://127.0.0.1:{port}/v1", None)
-        await requests.close()
-        return str(error.value)
-
-    found = asyncio.run(ask())
+    requests = EngineRequests(None, 5.0)
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(UrlError) as error:
+            await requests.describe(f"https://127.0.0.1:{port}/v1", None)
+    await requests.close()
+    found = str(error.value)
     assert reason in found
     assert "127.0.0.1" not in found
 

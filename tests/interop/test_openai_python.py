@@ -416,17 +416,14 @@ def test_a_model_without_a_chat_template_has_only_completions(tmp_path):
                 call()
 
 
-def test_the_async_client_reads_two_streams_at_once(surface):
-    async def main():
-        async with AsyncOpenAI(base_url=f"{surface}/openai/v1", api_key="any", max_retries=0) as client:
+async def test_the_async_client_reads_two_streams_at_once(surface):
+    async with AsyncOpenAI(base_url=f"{surface}/openai/v1", api_key="any", max_retries=0) as client:
 
-            async def read(seed):
-                chunks = await client.chat.completions.create(
-                    model=ALIAS, messages=MESSAGES, seed=seed, max_tokens=20, stream=True
-                )
-                return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+        async def read(seed):
+            chunks = await client.chat.completions.create(
+                model=ALIAS, messages=MESSAGES, seed=seed, max_tokens=20, stream=True
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
 
-            return await asyncio.gather(read(1), read(1), read(2))
-
-    first, same, other = asyncio.run(main())
+        first, same, other = await asyncio.gather(read(1), read(1), read(2))
     assert first == same != other

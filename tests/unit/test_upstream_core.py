@@ -54,25 +54,22 @@ def ready(url: str, running: int = 0) -> UrlState:
     return UrlState(url, usable=True, trouble="", running=running)
 
 
-def test_url_with_the_fewest_requests_is_chosen_up_to_the_limit():
+async def test_url_with_the_fewest_requests_is_chosen_up_to_the_limit():
     async def answers(_: str) -> None: ...
 
-    async def use() -> list[str]:
-        calls: list[int] = []
-        pool = UrlPool(["a", "b"], 2, answers, calls.append)
-        while not calls or calls[-1] < 4:
-            await asyncio.sleep(0.01)
-        with ExitStack() as running:
-            chosen = [running.enter_context(pool.request()) for _ in range(2)]
-            with pool.request() as third:
-                chosen.append(third)
-            chosen += [running.enter_context(pool.request()) for _ in range(2)]
-            with pytest.raises(EngineBusyError), pool.request():
-                pass
-        await pool.close()
-        return chosen
-
-    assert asyncio.run(use()) == ["a", "b", "a", "a", "b"]
+    calls: list[int] = []
+    pool = UrlPool(["a", "b"], 2, answers, calls.append)
+    while not calls or calls[-1] < 4:
+        await asyncio.sleep(0.01)
+    with ExitStack() as running:
+        chosen = [running.enter_context(pool.request()) for _ in range(2)]
+        with pool.request() as third:
+            chosen.append(third)
+        chosen += [running.enter_context(pool.request()) for _ in range(2)]
+        with pytest.raises(EngineBusyError), pool.request():
+            pass
+    await pool.close()
+    assert chosen == ["a", "b", "a", "a", "b"]
 
 
 def test_url_that_takes_no_requests_counts_only_those_that_run():
