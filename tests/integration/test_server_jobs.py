@@ -427,34 +427,6 @@ def test_an_invalid_stream_change_raises_at_the_call():
 # ---- the queue -------------------------------------------------------------------------------------------------------
 
 
-def test_queued_jobs_receive_their_position(peer):
-    first = peer.start("one_at_a_time", {"name": "a"})
-    second = peer.start("one_at_a_time", {"name": "b"})
-    third = peer.start("one_at_a_time", {"name": "c"})
-    with peer.stream(third) as reading:
-        assert data(reading.until("queue"))["position"] == 2
-        peer.http.post(f"/v1/jobs/{second}/cancel")
-        assert data(reading.until("queue"))["position"] == 1
-        release.set()
-        assert reading.until("done")
-    assert peer.job(first)["status"] == "succeeded"
-    assert peer.job(second)["status"] == "cancelled"
-    assert ran == ["a", "c"]
-
-
-def test_a_full_queue_responds_with_retry_after():
-    with serving(make_server(max_queue_size=2)) as peer:
-        jobs = [peer.start("one_at_a_time") for _ in range(3)]
-        answer = peer.submit("one_at_a_time")
-        assert (answer.status_code, answer.json()["code"]) == (429, "queue_full")
-        assert int(answer.headers["retry-after"]) >= 1
-        assert peer.submit("one_at_a_time", inputs=[{}, {}]).status_code == 429
-        assert peer.value("plain") == 4
-        release.set()
-        for job in jobs:
-            assert peer.ended(job)["status"] == "succeeded"
-
-
 def test_worker_threads_are_bounded_over_all_endpoints():
     with serving(make_server(max_threads=2)) as peer:
         stuck = [peer.start("hang_in_thread") for _ in range(2)]

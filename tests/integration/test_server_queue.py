@@ -108,6 +108,8 @@ def test_a_full_queue_responds_with_retry_after_until_a_job_leaves(peer):
     assert (answer.status_code, answer.json()["code"]) == (429, "queue_full")
     assert answer.json()["retryable"] is True
     assert int(answer.headers["retry-after"]) >= 1
+    assert peer.submit("C", inputs=[{"name": "full"}] * 2).status_code == 429
+    assert peer.value("plain", {"how": "well"}) == "fine"  # Each endpoint has a queue of its own.
     peer.http.post(f"/v1/jobs/{jobs[-1]}/cancel")
     jobs.append(peer.start("C", {"name": "full"}))
     open_gates(peer, "full")

@@ -142,13 +142,6 @@ async def test_new_array_is_logged_before_appends_to_it():
     assert document.value() == {"rows": [["a", "b"]]} == writer.state.document.value()
 
 
-async def test_each_call_is_an_event_if_merging_is_off():
-    writer = writer_for({"a": ""}, "/a", merge=False)
-    for text in "xyz":
-        writer.append([addition("/a", text)])
-    assert take_diffs(writer) == [b'"x"', b'"y"', b'"z"']
-
-
 async def test_change_above_the_state_limit_is_refused_as_a_whole():
     writer = writer_for({"a": "", "b": ""}, "/a", max_state_bytes=2000, reserve=500)
     writer.append([addition("/a", "x" * 1000)])

@@ -202,28 +202,6 @@ async def test_failed_change_leaves_the_changes_before_it(window):
     assert (await job.log.state()).view.value("/items/0/status") == "running"
 
 
-@pytest.mark.parametrize("window", [0.0, 1.0])
-async def test_event_has_at_most_max_event_ops(window):
-    value = {"text": "", "ids": [], "other": ""}
-    ops = 64
-    job = StreamHarness(value, ("/text", "/ids"), max_event_ops=ops, merge_window=window)
-    for number in range(3 * ops):
-        job.stream.row("x", number)
-        job.stream.append("y", at="/other")
-    job.log_writer.pending.change(
-        [["s", f"/items/0/value/{n}", n] for n in range(2 * ops)] + [["t", "/items/0/value/text", 1]]
-    )
-    job.writer.replace({**job.stream.value, "ids": [-1] * 3 * ops})
-    events = await job.events()
-    diffs = [event["ops"] if isinstance(event, dict) else event for event in events]
-    assert max(map(len, diffs)) == ops
-    # A change that is split has its check in the last part.
-    assert [diff[-1] for diff, event in zip(diffs, events, strict=True) if isinstance(event, dict)][-1][
-        0
-    ] == "t"
-    assert await job.read() == job.stream.value
-
-
 async def test_appends_to_the_only_column_have_their_shortest_forms():
     job = StreamHarness("", merge_window=0.0)
     for _ in range(65):
