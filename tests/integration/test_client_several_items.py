@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, hello
+from support.scripted_server import HOLD, STREAM, ScriptedServer, answer, hello, state
 from support.scripted_server import job as job_body
 from tidewire import AsyncClient, Client
 from tidewire.errors import SeveralItemsError
@@ -70,11 +70,10 @@ async def test_async_loop_and_result_raise_the_same_error(server):
 @pytest.mark.parametrize("read", READ.values(), ids=READ)
 def test_the_error_does_not_wait_for_the_end_of_the_job(read):
     """The samples of a generation with `n=3` are known as soon as the server has accepted the job."""
-    running = {"status": "running", "items": [{"status": "running"}] * 3, "usage": {}, "notes": []}
 
     def script(request):
         if request.method == "POST":
-            yield answer(201, job_body(running, batch=True))
+            yield answer(201, job_body(state(None, None, None), batch=True))
         else:
             yield STREAM + hello()
             yield HOLD

@@ -20,6 +20,7 @@ from support.scripted_server import (
     hello,
     hurried,
     job,
+    state,
 )
 from tidewire import AsyncClient, Checkpoint, Client
 from tidewire.errors import JobFailedError, ProtocolError, TidewireError, VoidTextError
@@ -165,19 +166,13 @@ def test_tokens_consume_no_updates(client, taken):
 def test_tokens_that_are_already_known_need_no_event():
     """The server sends nothing more, but the tokens that the loop has received are yielded."""
     value = {"text": "a", "token_ids": [0], "logprobs": [-1]}
-    running = {
-        "status": "running",
-        "items": [{"status": "running", "value": value}],
-        "usage": {},
-        "notes": [],
-    }
 
     def script(request):
         if request.path.endswith("/events"):
             yield STREAM + hello()
             yield HOLD
         elif request.method == "POST":
-            yield answer(201, job(running, columns=COLUMNS, endpoint="generate"))
+            yield answer(201, job(state(value), columns=COLUMNS, endpoint="generate"))
         else:
             yield from rollback_script(request)
 
@@ -228,13 +223,7 @@ def rollback_script(request):
         found["links"] = {"vocabulary": "/v1/endpoints/generate/vocabulary"}
         yield answer(200, found)
     elif request.method == "POST":
-        running = {
-            "status": "running",
-            "items": [{"status": "running", "value": EMPTY}],
-            "usage": {},
-            "notes": [],
-        }
-        yield answer(201, job(running, columns=COLUMNS, endpoint="generate"))
+        yield answer(201, job(state(EMPTY), columns=COLUMNS, endpoint="generate"))
     else:
         stable = f"{VALUE.removesuffix('/value')}/stable"
         value = {

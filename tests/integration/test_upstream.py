@@ -607,30 +607,27 @@ def test_character_that_is_split_between_chunks_is_joined(
         assert one(client, engine, *pieces, "data: [DONE]\n\n")["text"] == text
 
 
+REASONED = [
+    chunk(delta={"role": "assistant", "reasoning_content": "Hm"}),
+    chunk(delta={"reasoning": "m."}),
+    chunk(delta={"content": "Yes."}, finish_reason="stop"),
+]
+
+
 def test_reasoning_is_a_separate_text(engine: ScriptedEngine):
-    steps = [
-        chunk(delta={"role": "assistant", "reasoning_content": "Hm"}),
-        chunk(delta={"reasoning": "m."}),
-        chunk(delta={"content": "Yes."}, finish_reason="stop"),
-    ]
     with front(engine.url) as client:
-        engine.script(answers=[{"send": steps}])
+        engine.script(answers=[{"send": REASONED}])
         value = client.run("generate", messages=[{"role": "user", "content": "?"}])
     assert value == {"text": "Yes.", "reasoning": "Hmm.", "finish_reason": "stop"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_completions_have_the_reasoning_of_the_engine(engine: ScriptedEngine, stream: bool):
-    steps = [
-        chunk(delta={"role": "assistant", "reasoning_content": "Hm"}),
-        chunk(delta={"reasoning": "m."}),
-        chunk(delta={"content": "Yes."}, finish_reason="stop"),
-    ]
     body = {"model": "scripted", "messages": [{"role": "user", "content": "?"}], "stream": stream}
     with front(engine.url) as client:
-        engine.script(answers=[{"send": steps}])
+        engine.script(answers=[{"send": REASONED}])
         answer = httpx2.post(f"{client.url}/openai/v1/chat/completions", json=body)
-        engine.script(answers=[{"send": steps}])
+        engine.script(answers=[{"send": REASONED}])
         texts = httpx2.post(
             f"{client.url}/openai/v1/responses", json={"model": "scripted", "input": "?"}
         ).json()["output"][0]["content"]
@@ -650,26 +647,18 @@ def test_chat_completions_have_the_reasoning_of_the_engine(engine: ScriptedEngin
     assert names == sorted(names, reverse=True), "the reasoning comes first"
 
 
-def test_tool_calls_fail_the_item(engine: ScriptedEngine):
-    engine.script(
-        answers=[
-            {
-                "send": [
-                    chunk(delta={"tool_calls": [{"id": "x"}]}),
-                    chunk(delta={}, finish_reason="tool_calls"),
-                ]
-            }
-        ]
-    )
-    with front(engine.url) as client, pytest.raises(JobFailedError, match="tool"):
-        client.run("generate", messages=[{"role": "user", "content": "?"}])
-    assert len(engine.journal()) == 1
-
-
-def test_refusal_of_the_model_is_not_an_empty_text(engine: ScriptedEngine):
-    steps = [chunk(delta={"refusal": "I cannot"}), chunk(delta={"refusal": None}, finish_reason="stop")]
-    engine.script(answers=[{"send": steps}])
-    with front(engine.url) as client, pytest.raises(JobFailedError, match="refused to answer"):
+@pytest.mark.parametrize(
+    ("first", "last", "finish_reason", "message"),
+    [
+        ({"tool_calls": [{"id": "x"}]}, {}, "tool_calls", "tool"),
+        ({"refusal": "I cannot"}, {"refusal": None}, "stop", "refused to answer"),
+    ],
+)
+def test_answer_that_is_not_a_text_fails_the_item(
+    engine: ScriptedEngine, first: Any, last: Any, finish_reason: str, message: str
+):
+    engine.script(answers=[{"send": [chunk(delta=first), chunk(delta=last, finish_reason=finish_reason)]}])
+    with front(engine.url) as client, pytest.raises(JobFailedError, match=message):
         client.run("generate", messages=[{"role": "user", "content": "?"}])
     assert len(engine.journal()) == 1
 
