@@ -40,6 +40,7 @@ from support.client_timing import with_timing
 from support.faulty_network import random_faults
 from support.faulty_proxy import WEIGHTS, FaultyProxy
 from support.killable_server import Killed
+from support.random_seed import SEED
 from support.received_updates import Run
 from support.reference_server import eventually
 from support.sample_server import WORDS, sentence, served
@@ -58,7 +59,6 @@ from tidewire_conformance.wire.fault_proxy import FaultProxy
 QUICK_SEED = 20_260
 QUICK_JOBS = 56
 JOBS = int(os.environ.get("CHAOS_JOBS", "1000"))
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 NETWORKS = ("tcp", "tls", "gateway", "buffering")
 STORES = ("memory", "sqlite")
 KINDS = {
@@ -483,7 +483,7 @@ def test_quick_campaign(network, store, tmp_path, authority):
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_campaign(network, store, tmp_path, authority):
-    print(f"CHAOS_SEED={SEED} CHAOS_JOBS={JOBS}")
+    print(f"CHAOS_JOBS={JOBS}")
     count = -(-JOBS // (len(NETWORKS) * len(STORES)))
     run_campaign(network, store, count, SEED, Scale(quick=False), tmp_path, authority)
 
@@ -527,7 +527,6 @@ def tokens_of(found):
 
 @pytest.mark.heavy
 def test_a_continued_text_is_the_same_as_without_kills_at_random_tokens(tmp_path):
-    print(f"CHAOS_SEED={SEED}")
     draw, updates = random.Random(SEED), []
     with (
         Killed(tmp_path, function="support.campaign_server:campaign_server", on_restart="continue") as server,

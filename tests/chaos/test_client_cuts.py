@@ -4,7 +4,6 @@ Two runs are equal if each seq is covered by exactly one update and the joined t
 are equal. `CHAOS_SEED` repeats a run.
 """
 
-import os
 import random
 import socket
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import httpx2
 import pytest
 
 from support.client_timing import with_timing
+from support.random_seed import SEED
 from support.received_updates import Run
 from support.sample_server import sentence, served
 from support.scripted_server import hurried
@@ -26,19 +26,12 @@ from tidewire.protocol.messages import LOGGED
 from tidewire.protocol.sse import Decoder
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
-
 
 @pytest.fixture(scope="module")
 def url():
     # Settings for fast tests: unmerged events, waits of milliseconds, and fast detection of silence.
     with served(retry=0.002, merge_window=0, heartbeat=0.1) as url:
         yield url
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    print(f"CHAOS_SEED={SEED}")
 
 
 @dataclass

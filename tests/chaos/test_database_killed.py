@@ -1,9 +1,8 @@
 """A database that is killed at random moments while jobs stream: readers lose nothing, and no event is sent twice.
 
-`KILL_SEED` repeats a run.
+`CHAOS_SEED` repeats a run.
 """
 
-import os
 import random
 import time
 from pathlib import Path
@@ -14,18 +13,13 @@ from support.checked_reader import Reader, check_reader
 from support.killable_server import Killed
 from support.own_postgres import own_postgres
 from support.postgres_server import needs_postgres
+from support.random_seed import SEED
 from support.sample_server import sentence
 
 pytestmark = needs_postgres
 
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 WORDS = 250
 JOBS = 3
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    print(f"KILL_SEED={SEED}")
 
 
 @pytest.mark.heavy

@@ -1,11 +1,10 @@
 """Servers or workers on one database that are stopped, frozen and killed at random, and lose their sessions, while jobs are
 submitted, cancelled and deleted: every job ends, every value is complete, and no function runs twice that must not.
 
-`HALT_SEED` repeats the choices of a run.
+`CHAOS_SEED` repeats the choices of a run.
 """
 
 import contextlib
-import os
 import random
 import time
 from collections import Counter
@@ -17,10 +16,10 @@ import pytest
 
 from support.free_port import free_port
 from support.postgres_server import needs_postgres
+from support.random_seed import SEED
 from support.reference_server import Fold, logged
 from support.server_roles import APP, Fleet
 
-SEED = int(os.environ.get("HALT_SEED", random.SystemRandom().randrange(2**32)))
 PATIENCE = 45.0
 """Seconds after the last halt within which all jobs must end."""
 
@@ -182,7 +181,6 @@ def ended(peer, job, until):
     ],
 )
 def test_every_job_ends_with_its_values_although_servers_halt(tmp_path, database_url, role, ways, seconds):
-    print(f"HALT_SEED={SEED}")
     fleet = Fleet(
         tmp_path, database_url, APP.replace("shutdown_timeout=5.0", "shutdown_timeout=0.3") + FUNCTIONS
     )

@@ -3,23 +3,17 @@
 `CHAOS_SEED` repeats a run.
 """
 
-import os
 import random
 from urllib.parse import urlsplit
 
 import pytest
 
+from support.random_seed import SEED
 from support.sample_server import served
 from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 ITEMS = 2_000
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    print(f"CHAOS_SEED={SEED}")
 
 
 @pytest.fixture

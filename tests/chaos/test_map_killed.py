@@ -1,7 +1,7 @@
 """A script that maps inputs with a resume file is killed by SIGKILL and started again, and so is its server.
 
 Each run is a child process. Each input has exactly one result, and the server runs it once, unless the server no longer
-has its job. `KILL_SEED` repeats a run.
+has its job. `CHAOS_SEED` repeats a run.
 """
 
 import json
@@ -15,6 +15,7 @@ import pytest
 
 from proof.forked_process import Forked
 from support.killable_server import Killed
+from support.random_seed import SEED
 from tidewire import Client
 from tidewire.errors import ResumeFileError
 
@@ -22,12 +23,6 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 
 TESTS = Path(__file__).parent.parent
 CHILD_LIMIT = 60.0
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    print(f"KILL_SEED={SEED}")
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -29,6 +29,7 @@ import pytest
 
 from proof.forked_process import Forked
 from support.killable_server import Killed
+from support.random_seed import SEED
 from support.sample_server import sentence
 from support.server_process import TESTS
 from tidewire import Client
@@ -36,7 +37,6 @@ from tidewire.errors import JobFailedError, JobNotFoundError, TidewireError, Voi
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 JOBS = int(os.environ.get("CHAOS_JOBS", "300"))
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 QUICK_SEED = 20_261
 QUICK_JOBS = 24
 AT_ONCE = 16
@@ -163,7 +163,6 @@ def ending(loop, expected):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_reader_of_a_server_that_is_shut_down_loses_a_result_or_waits(tmp_path):
-    print(f"CHAOS_SEED={SEED}")
     settings = {"log": "memory", "shutdown_timeout": SHUTDOWN_TIMEOUT, "cancel_timeout": 0.1, "retry": 0.1}
 
     def draw_job(draw):
@@ -191,7 +190,6 @@ def test_no_reader_of_a_server_that_is_shut_down_loses_a_result_or_waits(tmp_pat
 @pytest.mark.heavy
 @sizes
 def test_the_loop_of_the_readme_prints_nothing_twice_after_kills(jobs, seed, tmp_path):
-    print(f"CHAOS_SEED={seed}")
 
     def draw_job(draw):
         if draw.random() < 0.3:
@@ -225,7 +223,6 @@ def test_the_loop_of_the_readme_prints_nothing_twice_after_kills(jobs, seed, tmp
 @pytest.mark.heavy
 @sizes
 def test_a_map_with_a_resume_file_survives_kills_of_its_program(jobs, seed, tmp_path):
-    print(f"CHAOS_SEED={seed}")
     draw, inputs = random.Random(seed), jobs * MAP_BATCH
     journal, results = tmp_path / "journal", tmp_path / "results"
     settings = {"log": "memory", "journal": str(journal), "pause": 0.02, "queue_size": 1000}

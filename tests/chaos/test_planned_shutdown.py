@@ -4,7 +4,6 @@ A server that has accepted a job must deliver the whole text, or fail the job wi
 listens on the port afterwards, so a script without an answer would wait in vain.
 """
 
-import os
 import random
 import signal
 from collections import Counter
@@ -14,13 +13,13 @@ from typing import Final
 import pytest
 
 from support.faulty_proxy import FaultyProxy
+from support.random_seed import SEED
 from support.readme_loop import ReadmeLoop
 from support.reference_server import eventually
 from support.serve_command import served
 from tidewire import RetryPolicy
 from tidewire.errors import JobFailedError, TidewireError
 
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 SCRIPTS: Final = 15
 """Number of scripts per server. Each has one job."""
 WORDS = """
@@ -73,7 +72,6 @@ def stop_a_server(folder: Path, draw: random.Random, limit: str, *, cut: bool) -
 
 def campaign(folder: Path, limits: list[str], *, cut: bool) -> Counter[str]:
     """Stop one server for each time limit of a shutdown, in seconds, and count the outcomes."""
-    print(f"CHAOS_SEED={SEED}")
     (folder / "words.py").write_text(WORDS)
     draw = random.Random(SEED)
     return Counter(kind for limit in limits for kind in stop_a_server(folder, draw, limit, cut=cut))

@@ -1,9 +1,8 @@
 """Two servers on one database, each killed at random moments: readers lose nothing, and no event is sent twice.
 
-`KILL_SEED` repeats a run.
+`CHAOS_SEED` repeats a run.
 """
 
-import os
 import random
 import threading
 import time
@@ -15,18 +14,13 @@ import pytest
 from support.checked_reader import PATIENCE, Reader, check_reader
 from support.killable_server import Killed
 from support.postgres_server import needs_postgres
+from support.random_seed import SEED
 from support.sample_server import sentence
 
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 WORDS = 120
 COUNT = 300
 
 pytestmark = needs_postgres
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    print(f"KILL_SEED={SEED}")
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """Servers killed at random moments and restarted: readers lose nothing, and no event is sent twice.
 
-`KILL_SEED` repeats a run.
+`CHAOS_SEED` repeats a run.
 """
 
-import os
 import random
 import threading
 import time
@@ -14,16 +13,11 @@ import pytest
 
 from support.checked_reader import PATIENCE, Reader, check_reader
 from support.killable_server import killed_server
+from support.random_seed import SEED
 from support.sample_server import sentence
 from tidewire import Client, RetryPolicy
 
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 RETRY = RetryPolicy(max_delay=0.1)
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    print(f"KILL_SEED={SEED}")
 
 
 @pytest.mark.heavy

@@ -6,7 +6,6 @@ the long run, and `CHAOS_SEED` repeats a run.
 
 import json
 import os
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ import pytest
 
 from support.client_timing import with_timing
 from support.faulty_proxy import WEIGHTS, Fault, FaultyProxy
+from support.random_seed import SEED
 from support.scripted_engine import MARK, expected, scripted_engine, until_ready
 from support.server_process import ServerProcess
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.http.api_session import Timing
 
-SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**32)))
 JOBS = int(os.environ.get("CHAOS_JOBS", "1000"))
 QUICK_JOBS, TOKENS, CALLERS, LOST = 40, 20, 24, 2
 ENGINE_WEIGHTS = {
@@ -68,7 +67,7 @@ async def call(client: AsyncClient, number: int, found: dict[str, Any]) -> None:
     [QUICK_JOBS, pytest.param(JOBS, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 def test_every_job_is_complete_although_both_networks_break(tmp_path: Path, jobs: int, on_restart: str):
-    print(f"CHAOS_SEED={SEED} CHAOS_JOBS={JOBS}")
+    print(f"CHAOS_JOBS={JOBS}")
     found: dict[str, Any] = {}
     settings = {"log": f"sqlite:///{tmp_path / 'log.db'}", "retry": 0.01}
     with scripted_engine() as engine, EngineNetwork(("127.0.0.1", engine.port), SEED) as inner:

@@ -1,10 +1,9 @@
 """Workers of one database, each killed at random moments, while a server without functions answers their readers: readers lose
 nothing, and no event is sent twice.
 
-`KILL_SEED` repeats a run.
+`CHAOS_SEED` repeats a run.
 """
 
-import os
 import random
 import time
 from pathlib import Path
@@ -14,10 +13,10 @@ import pytest
 from support.checked_reader import Reader, check_reader
 from support.killable_server import JobRequests
 from support.postgres_server import needs_postgres
+from support.random_seed import SEED
 from support.sample_server import sentence
 from support.server_roles import Fleet
 
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 WORDS = 120
 COUNT = 300
 
@@ -42,7 +41,6 @@ pytestmark = needs_postgres
     ],
 )
 def test_readers_lose_nothing_and_see_no_repeats_while_workers_are_killed(kills, database_url, tmp_path):
-    print(f"KILL_SEED={SEED}")
     draw = random.Random(SEED)
     jobs: dict[str, object] = {}
     readers: dict[str, Reader] = {}

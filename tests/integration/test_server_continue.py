@@ -1,7 +1,6 @@
 """Functions that continue after a restart: `ctx.attempt`, `ctx.previous`, and endpoints with `on_restart="continue"`."""
 
 import contextlib
-import os
 import random
 import threading
 import time
@@ -11,11 +10,11 @@ import httpx2
 import pytest
 
 from support.killable_server import Killed, killed_server
+from support.random_seed import SEED
 from tidewire import Client, RetryPolicy, Update
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Context, Server
 
-SEED = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(2**32)))
 RETRY = RetryPolicy(max_delay=0.1)
 PATIENCE = 60
 
@@ -128,7 +127,7 @@ def follow(server: Killed, job_id: str, received: list[Any], *, text: bool = Fal
 
 @pytest.mark.heavy
 def test_a_counting_function_counts_each_number_once_whenever_the_server_is_killed():
-    print(f"KILL_SEED={SEED}")
+    print(f"CHAOS_SEED={SEED}")
     draw = random.Random(SEED)
     n, letters = 300, "né😀 " * 60
     with killed_server(shutdown_timeout=0.05, cancel_timeout=0.05) as server:
