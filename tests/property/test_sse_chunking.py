@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.sse_decoding import decode
 from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeError, encode
 
 VECTORS = Path(__file__).parents[2] / "spec" / "vectors" / "sse" / "framing.json"
@@ -228,12 +229,6 @@ def random_chunks(rng, stream):
         chunks.append(stream[position : position + step])
         position += step
     return chunks
-
-
-def decode(chunks, **options):
-    decoder = Decoder(**options)
-    events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return events, decoder.last_event_id, decoder.retry_ms
 
 
 def decode_within(limit, chunks):

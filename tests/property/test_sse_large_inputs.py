@@ -4,19 +4,10 @@ import tracemalloc
 
 import pytest
 
+from support.sse_decoding import decode, in_chunks_of
 from tidewire.protocol.sse import Decoder, EventTooLargeError
 
 MEGABYTE = 1_000_000
-
-
-def decode(chunks):
-    decoder = Decoder()
-    events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return events, decoder.last_event_id, decoder.retry_ms
-
-
-def in_chunks_of(size, stream):
-    return [stream[i : i + size] for i in range(0, len(stream), size)]
 
 
 @pytest.mark.heavy

@@ -8,23 +8,10 @@ import tracemalloc
 
 import pytest
 
+from support.sse_decoding import decode, in_chunks_of
 from tidewire.protocol.sse import MAX_RETRY_MS, Decoder, Event, EventTooLargeError, encode
 
 BOM = b"\xef\xbb\xbf"
-
-
-def decode(chunks, **options):
-    decoder = Decoder(**options)
-    events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return events, decoder.last_event_id, decoder.retry_ms
-
-
-def one_byte_each(stream):
-    return [stream[i : i + 1] for i in range(len(stream))]
-
-
-def in_chunks_of(size, stream):
-    return [stream[i : i + size] for i in range(0, len(stream), size)]
 
 
 # --- chunks and events
@@ -136,7 +123,7 @@ def decode_until_refused(chunks):
 def test_event_at_the_limit_is_accepted_and_one_byte_more_is_refused(at_limit, head):
     stream = at_limit if at_limit.startswith(BOM) else head + at_limit
     accepted, before = decode([stream + b"\n\n"]), decode([stream])
-    for chunks in ([stream], one_byte_each(stream), in_chunks_of(7, stream)):
+    for chunks in ([stream], in_chunks_of(1, stream), in_chunks_of(7, stream)):
         assert decode([*chunks, b"\n\n"], max_event_bytes=LIMIT) == accepted
         assert decode_until_refused([*chunks, b"x"]) == before
     assert decode([stream + b"\n\n"], max_event_bytes=LIMIT) == accepted

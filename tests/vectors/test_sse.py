@@ -5,17 +5,8 @@ import base64
 import pytest
 
 from support.spec_vectors import for_each_vector, load_vectors
-from tidewire.protocol.sse import Decoder, Event, encode
-
-
-def decode(chunks, last_event_id):
-    decoder = Decoder(last_event_id=last_event_id)
-    events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return events, decoder.last_event_id, decoder.retry_ms
-
-
-def one_byte_each(stream):
-    return [stream[i : i + 1] for i in range(len(stream))]
+from support.sse_decoding import decode, in_chunks_of
+from tidewire.protocol.sse import Event, encode
 
 
 @for_each_vector("sse/framing")
@@ -26,12 +17,12 @@ def test_stream_is_decoded_at_any_cut(vector):
         vector["last_event_id"],
         vector["retry_ms"],
     )
-    with_empty_chunks = [b"", *(part for byte in one_byte_each(stream) for part in (byte, b""))]
-    assert decode([stream], before) == expected
-    assert decode(one_byte_each(stream), before) == expected
-    assert decode(with_empty_chunks, before) == expected
+    with_empty_chunks = [b"", *(part for byte in in_chunks_of(1, stream) for part in (byte, b""))]
+    assert decode([stream], last_event_id=before) == expected
+    assert decode(in_chunks_of(1, stream), last_event_id=before) == expected
+    assert decode(with_empty_chunks, last_event_id=before) == expected
     for cut in range(1, len(stream)):
-        assert decode([stream[:cut], stream[cut:]], before) == expected, f"cut at byte {cut}"
+        assert decode([stream[:cut], stream[cut:]], last_event_id=before) == expected, f"cut at byte {cut}"
 
 
 @for_each_vector("sse/encode")
@@ -45,7 +36,7 @@ def test_event_is_encoded_or_refused(vector):
     stream = base64.b64decode(vector["stream"])
     assert encode(**arguments) == stream
     read = Event(arguments["event"] or "message", arguments["data"], arguments.get("id", ""))
-    assert decode([stream], "") == ([read], read.id, arguments.get("retry_ms"))
+    assert decode([stream]) == ([read], read.id, arguments.get("retry_ms"))
 
 
 @pytest.mark.parametrize("name", ["sse/framing", "sse/encode"])
