@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from support.model_checkpoints import generate_one
 from support.real_engines import chat_model, llama_cpp_server, transformers_serve
 from support.reference_server import QUICK, eventually
 from support.server_process import ServerProcess
+from support.upstream_front import running_front
 from tidewire import Client
 from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
 from tidewire_server.generation import add_generate
 from tidewire_server.generation.torch_engine import TorchEngine
-from tidewire_server.generation.upstream import add_upstream
 
 pytestmark = pytest.mark.timeout(300)
 PROMPT = "def read(path, mode):\n"
@@ -49,16 +48,6 @@ def engine(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue(request.param)
 
 
-@contextmanager
-def front(url: str, **options: Any) -> Iterator[Client]:
-    server = Server(**QUICK)
-    add_upstream(server, url, **options)
-    with server.running() as address:
-        eventually(lambda: httpx2.get(f"{address}/readyz").status_code == 200, within=20)
-        with Client(address) as client:
-            yield client
-
-
 def model_name(url: str, model: Path) -> dict[str, str]:
     """`transformers serve` does not list the model that it serves."""
     models = httpx2.get(f"{url}/models")
@@ -75,7 +64,7 @@ def reference(model: Path) -> TorchEngine:
 def test_greedy_text_is_that_of_the_torch_engine(
     engine: str, model: Path, reference: TorchEngine, source: dict[str, Any]
 ):
-    with front(engine, **model_name(engine, model)) as client:
+    with running_front(engine, **model_name(engine, model)) as client:
         job = client.submit("generate", **source, max_tokens=40, temperature=0)
         text = "".join(job.iter_text())
         value = job.result()
@@ -89,7 +78,7 @@ def test_greedy_text_is_that_of_the_torch_engine(
 
 
 def test_sampling_members_have_their_effect(engine: str, model: Path):
-    with front(engine, **model_name(engine, model)) as client:
+    with running_front(engine, **model_name(engine, model)) as client:
 
         def text(**members: Any) -> str:
             return client.run("generate", prompt=PROMPT, max_tokens=12, **members)["text"]
@@ -108,7 +97,7 @@ def test_sampling_members_have_their_effect(engine: str, model: Path):
 
 def test_logit_bias_has_its_effect(engine: str, model: Path, reference: TorchEngine):
     first = generate_one(reference, prompt=PROMPT, max_tokens=1, temperature=0.0, logprobs=True).token_ids[0]
-    with front(engine, **model_name(engine, model)) as client:
+    with running_front(engine, **model_name(engine, model)) as client:
         plain = client.run("generate", prompt=PROMPT, max_tokens=1, temperature=0)
         other = client.run(
             "generate", prompt=PROMPT, max_tokens=1, temperature=0, logit_bias={str(first): -100}
@@ -117,7 +106,7 @@ def test_logit_bias_has_its_effect(engine: str, model: Path, reference: TorchEng
 
 
 def test_cancel_reaches_the_engine(llama_cpp: str):
-    with front(llama_cpp) as client:
+    with running_front(llama_cpp) as client:
         job = client.submit("generate", prompt=PROMPT, max_tokens=1000)
         for update in job:
             if update.text:
@@ -134,7 +123,7 @@ def test_cancel_reaches_the_engine(llama_cpp: str):
 def test_log_probabilities_are_those_of_the_torch_engine(
     llama_cpp: str, model: Path, reference: TorchEngine, source: dict[str, Any]
 ):
-    with front(llama_cpp, tokenizer=model) as client:
+    with running_front(llama_cpp, tokenizer=model) as client:
         value = client.run(
             "generate", **source, max_tokens=12, temperature=0, top_logprobs=3, token_text=True
         )
@@ -148,7 +137,7 @@ def test_log_probabilities_are_those_of_the_torch_engine(
 
 def test_log_probabilities_are_those_of_the_unstreamed_answer(llama_cpp: str, model: Path):
     members = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
-    with front(llama_cpp, tokenizer=model) as client:
+    with running_front(llama_cpp, tokenizer=model) as client:
         value = client.run("generate", **members, top_logprobs=3)
     direct = httpx2.post(f"{llama_cpp}/completions", json={**members, "logprobs": 3}, timeout=60).json()[
         "choices"
@@ -163,27 +152,27 @@ def test_log_probabilities_are_those_of_the_unstreamed_answer(llama_cpp: str, mo
 @pytest.mark.parametrize("source", [{"prompt": PROMPT}, {"messages": MESSAGES}])
 def test_json_schema_shapes_the_text(llama_cpp: str, source: dict[str, Any]):
     schema = {"type": "object", "properties": {"a": {"enum": ["xyz"]}}, "required": ["a"]}
-    with front(llama_cpp) as client:
+    with running_front(llama_cpp) as client:
         value = client.run("generate", **source, max_tokens=40, temperature=0, json_schema=schema)
     assert value["text"].replace(" ", "").replace("\n", "").startswith('{"a":"xyz"')
 
 
 def test_prompt_that_is_too_long_is_input_too_long(llama_cpp: str):
-    with front(llama_cpp) as client, pytest.raises(JobFailedError) as error:
+    with running_front(llama_cpp) as client, pytest.raises(JobFailedError) as error:
         client.run("generate", prompt="a b " * 2000, max_tokens=5)
     assert error.value.code == "input_too_long"
 
 
 @pytest.mark.heavy
 def test_text_fills_the_rest_of_the_context(llama_cpp: str):
-    with front(llama_cpp) as client:
+    with running_front(llama_cpp) as client:
         value = client.run("generate", prompt="a b " * 240, max_tokens=None, temperature=0)
     assert value["finish_reason"] == "length"
     assert value["usage"]["prompt_tokens"] + value["usage"]["completion_tokens"] in range(1020, 1026)
 
 
 def test_openai_surface_works_in_front_of_an_engine(engine: str, model: Path):
-    with front(engine, **model_name(engine, model)) as client:
+    with running_front(engine, **model_name(engine, model)) as client:
         sent = {"model": "generate", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
         names = httpx2.get(f"{client.url}/openai/v1/models").json()["data"]
         answer = httpx2.post(
@@ -197,7 +186,7 @@ def test_openai_surface_works_in_front_of_an_engine(engine: str, model: Path):
 def test_own_openai_surface_is_an_upstream(model: Path):
     own = Server(**QUICK)
     add_generate(own, model=model, device="cpu", dtype="float32", threads=1)
-    with own.running() as address, front(f"{address}/openai/v1") as client, Client(address) as direct:
+    with own.running() as address, running_front(f"{address}/openai/v1") as client, Client(address) as direct:
         for source in ({"prompt": PROMPT}, {"messages": MESSAGES}):
             members = {**source, "max_tokens": 12, "temperature": 0}
             job = client.submit("generate", **members)
@@ -209,7 +198,7 @@ def test_own_openai_surface_is_an_upstream(model: Path):
 
 
 def test_characters_of_several_tokens_are_complete(engine: str, model: Path):
-    with front(engine, **model_name(engine, model)) as client:
+    with running_front(engine, **model_name(engine, model)) as client:
         text = client.run("generate", prompt='x = "日本日本日', max_tokens=60, temperature=1.5, seed=5)[
             "text"
         ]

@@ -16,10 +16,10 @@ from openai import OpenAI
 from tokenizers import Tokenizer, decoders, models
 
 from support.openai_surface import openai_client, read_until_error
-from support.reference_server import QUICK, eventually
-from support.scripted_engine import ScriptedEngine, until_ready
-from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, url_pool
+from support.reference_server import eventually
+from support.scripted_engine import ScriptedEngine
+from support.upstream_front import running_front
+from tidewire_server.generation.upstream import url_pool
 
 pytest_plugins = ["support.engine_fixtures"]
 
@@ -32,12 +32,8 @@ BUSY = {"status": 429, "headers": {"retry-after": "30"}}
 @contextmanager
 def front(url: str, settings: dict[str, Any] = {}, **options: Any) -> Iterator[OpenAI]:  # noqa: B006
     """Serve the surface in front of an engine, and yield a client of it."""
-    server = Server(**QUICK | settings)
-    add_upstream(server, url, **options)
-    with server.running() as address:
-        until_ready(address)
-        with openai_client(address) as client:
-            yield client
+    with running_front(url, settings=settings, **options) as client, openai_client(client.url) as surface:
+        yield surface
 
 
 def chunk(**choice: Any) -> str:

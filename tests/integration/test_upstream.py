@@ -6,8 +6,6 @@ import logging
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,9 @@ from tokenizers import Tokenizer, decoders, models
 from typer.testing import CliRunner
 
 from support import scripted_server
-from support.reference_server import QUICK, eventually
+from support.reference_server import eventually
 from support.scripted_engine import MARK, ScriptedEngine, expected, is_ready, scripted_engine, until_ready
+from support.upstream_front import running_front
 from tidewire import Client
 from tidewire.errors import InvalidInputError, JobFailedError
 from tidewire_server import Server
@@ -45,18 +44,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextmanager
-def front(*urls: str, wait: bool = True, settings: dict[str, Any] = {}, **options: Any) -> Iterator[Client]:  # noqa: B006
-    """Serve the endpoint, and yield a client of it."""
-    server = Server(**QUICK | settings)
-    add_upstream(server, *urls, **options)
-    with server.running() as url:
-        if wait:
-            until_ready(url)
-        with Client(url) as client:
-            yield client
-
-
 def values(client: Client, n: int, **members: Any) -> list[Any]:
     jobs = [client.submit("generate", prompt=MARK, **members) for _ in range(n)]
     return [job.result(timeout=LIMIT) for job in jobs]
@@ -69,7 +56,7 @@ def values(client: Client, n: int, **members: Any) -> list[Any]:
 def test_server_answers_503_until_the_engine_answers():
     with ScriptedEngine() as engine:
         engine.kill()
-        with front(engine.url, wait=False) as client:
+        with running_front(engine.url, wait=False) as client:
             url = client.url
             eventually(lambda: "cannot be reached" in httpx2.get(f"{url}/readyz").text, LIMIT)
             answer = httpx2.post(f"{url}/v1/endpoints/generate/jobs", json={"input": {"top_k": 3}})
@@ -93,7 +80,7 @@ def test_server_answers_503_until_the_engine_answers():
 
 def test_description_is_that_of_the_engines_kind(engine: ScriptedEngine):
     engine.script(context=512)
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         model = client.describe("generate").capabilities.model
         assert (model.name, model.context) == ("scripted", 512)
         assert {"top_k", "min_p", "messages", "json_schema"} <= set(model.features)
@@ -108,7 +95,7 @@ def test_description_is_that_of_the_engines_kind(engine: ScriptedEngine):
 
 def test_unknown_kind_gets_only_the_members_of_openai(engine: ScriptedEngine):
     engine.script(kind="somebody")
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         client.run("generate", prompt=MARK, max_tokens=2, stop=["1", "2", "3", "4", "5"])
         with pytest.raises(InvalidInputError, match="top_k"):
             client.submit("generate", top_k=3)
@@ -129,7 +116,7 @@ def test_unknown_kind_gets_only_the_members_of_openai(engine: ScriptedEngine):
 
 def test_kind_option_takes_precedence_over_the_engine(engine: ScriptedEngine):
     engine.script(kind="somebody")
-    with front(engine.url, kind="vllm") as client:
+    with running_front(engine.url, kind="vllm") as client:
         client.run("generate", prompt=MARK, max_tokens=2, top_k=3)
     assert engine.journal()[0]["body"]["top_k"] == 3
 
@@ -139,9 +126,9 @@ def test_kind_option_takes_precedence_over_the_engine(engine: ScriptedEngine):
 def test_engine_without_exactly_one_model_needs_the_option_model(engine: ScriptedEngine, models: Any):
     transformers = {"/openapi.json": {"paths": {"/load_model": {}, "/v1/completions": {}}}}
     engine.script(models=models, pages=transformers)
-    with front(engine.url, wait=False) as client:
+    with running_front(engine.url, wait=False) as client:
         eventually(lambda: "--model" in httpx2.get(f"{client.url}/readyz").text)
-    with front(engine.url, model="a") as client:
+    with running_front(engine.url, model="a") as client:
         client.run("generate", prompt=MARK, max_tokens=2)
     assert engine.journal()[0]["body"]["model"] == "a"
 
@@ -152,7 +139,7 @@ def test_url_without_a_list_of_models_is_one_clear_error(
 ):
     engine.script(pages={"/page/models": "<html>"})
     wrong = engine.url.removesuffix("/v1") + path
-    with caplog.at_level(logging.WARNING), front(wrong, wait=False, model="scripted") as client:
+    with caplog.at_level(logging.WARNING), running_front(wrong, wait=False, model="scripted") as client:
         eventually(lambda: "usually ends with /v1" in httpx2.get(f"{client.url}/readyz").text)
         assert not is_ready(client.url)
     status = 200 if path == "/page" else 404
@@ -193,12 +180,12 @@ def test_context_is_that_of_the_chosen_model(engine: ScriptedEngine):
     ]
     engine.script(models=[{"owned_by": "vllm", **card} for card in cards])
     for model, context in [("small", 10), ("base", 100), ("adapter", 100), ("other", None)]:
-        with front(engine.url, model=model) as client:
+        with running_front(engine.url, model=model) as client:
             assert client.describe("generate").capabilities.model.context == context
 
 
 def test_wrong_model_is_one_clear_error(engine: ScriptedEngine):
-    with front(engine.url, wait=False, model="other") as client:
+    with running_front(engine.url, wait=False, model="other") as client:
         eventually(lambda: "other" in httpx2.get(f"{client.url}/readyz").text)
         assert "scripted" in httpx2.get(f"{client.url}/readyz").text
 
@@ -208,14 +195,14 @@ def test_wrong_key_is_one_clear_error_without_the_key(
     engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ):
     engine.script(key="right-key")
-    with caplog.at_level(logging.DEBUG), front(engine.url, wait=False, key="wrong-key") as client:
+    with caplog.at_level(logging.DEBUG), running_front(engine.url, wait=False, key="wrong-key") as client:
         eventually(lambda: "TIDEWIRE_UPSTREAM_KEY" in httpx2.get(f"{client.url}/readyz").text)
         answer = httpx2.post(f"{client.url}/v1/endpoints/generate/jobs", json={"input": {}})
         assert answer.status_code == 503
         shown = answer.text + caplog.text + client.describe("generate").__repr__()
     assert "wrong-key" not in shown
     assert sum("rejects the key" in record.message for record in caplog.records) == 1
-    with front(engine.url, key="right-key") as client:
+    with running_front(engine.url, key="right-key") as client:
         client.run("generate", prompt=MARK, max_tokens=2)
     assert engine.journal()[0]["headers"]["authorization"] == "Bearer right-key"
 
@@ -301,7 +288,7 @@ def test_wrong_options_of_the_command_are_one_clear_error(
 
 
 def test_all_sampling_members_are_sent_with_neutral_values_translated(engine: ScriptedEngine):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         client.run("generate", prompt=MARK, max_tokens=2)
         client.run("generate", messages=[{"role": "user", "content": "a"}], max_tokens=2, top_k=5, seed=7)
     prompt, chat = engine.journal()
@@ -319,7 +306,7 @@ def test_all_sampling_members_are_sent_with_neutral_values_translated(engine: Sc
 
 def test_prefix_caches_of_callers_are_separate(engine: ScriptedEngine):
     tokens = {"settings": {"tokens": ("ann:a-token-of-ann", "bob:a-token-of-bob")}}
-    with front(engine.url, **tokens) as client:
+    with running_front(engine.url, **tokens) as client:
         for token in ("a-token-of-ann", "a-token-of-bob", "a-token-of-ann"):
             with Client(client.url, token=token) as caller:
                 caller.run("generate", prompt=MARK, max_tokens=1)
@@ -330,7 +317,7 @@ def test_prefix_caches_of_callers_are_separate(engine: ScriptedEngine):
 
 def test_trace_of_the_caller_reaches_the_engine(engine: ScriptedEngine):
     trace = "0af7651916cd43dd8448eb211c80319c"
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         httpx2.post(
             f"{client.url}/v1/endpoints/generate/jobs",
             json={"input": {"prompt": MARK, "max_tokens": 2}},
@@ -342,7 +329,7 @@ def test_trace_of_the_caller_reaches_the_engine(engine: ScriptedEngine):
 
 def test_cancel_reaches_the_engine(engine: ScriptedEngine):
     engine.script(pause=0.01)
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=5000)
         for update in job:
             if update.text:
@@ -361,7 +348,7 @@ def test_cancel_reaches_the_engine(engine: ScriptedEngine):
 def test_requests_go_to_the_url_with_the_fewest_and_the_others_wait(engine: ScriptedEngine):
     with scripted_engine(pause=0.01) as other:
         engine.script(pause=0.01)
-        with front(engine.url, other.url, concurrency=2) as client:
+        with running_front(engine.url, other.url, concurrency=2) as client:
             jobs = [client.submit("generate", prompt=MARK, max_tokens=10_000) for _ in range(6)]
             eventually(lambda: (len(engine.journal()), len(other.journal())) == (2, 2))
             positions = [httpx2.get(f"{client.url}/v1/jobs/{job.id}").json()["status"] for job in jobs]
@@ -371,7 +358,7 @@ def test_requests_go_to_the_url_with_the_fewest_and_the_others_wait(engine: Scri
 
 
 def test_url_that_is_gone_is_left_out_and_comes_back(engine: ScriptedEngine):
-    with scripted_engine() as other, front(engine.url, other.url) as client:
+    with scripted_engine() as other, running_front(engine.url, other.url) as client:
         assert {each["text"] for each in values(client, 4, max_tokens=3)} == {expected(3)}
         other.kill()
         assert {each["text"] for each in values(client, 6, max_tokens=3)} == {expected(3)}
@@ -389,7 +376,7 @@ def test_engine_that_was_restarted_with_another_model_gets_no_further_jobs(engin
     """It refuses requests faster than the others answer them, so it would get and fail most jobs."""
     gone = {"status": 404, "body": {"error": {"message": "The model `scripted` does not exist."}}}
     engine.script(pause=0.02)
-    with scripted_engine() as other, front(engine.url, other.url, concurrency=2) as client:
+    with scripted_engine() as other, running_front(engine.url, other.url, concurrency=2) as client:
         values(client, 4, max_tokens=1)
         other.script(models=["another"], answers=[gone])
         assert [each["text"] for each in values(client, 12, max_tokens=3)] == [expected(3)] * 12
@@ -416,7 +403,7 @@ def test_rejected_input_fails_the_item_and_says_nothing_about_the_url(
     engine: ScriptedEngine, status: int, body: Any, code: str
 ):
     engine.script(answers=[{"status": status, "body": body}] * 5 + [{}])
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         for _ in range(5):
             with pytest.raises(JobFailedError) as error:
                 client.run("generate", prompt=MARK, max_tokens=3)
@@ -450,7 +437,7 @@ def test_rejection_of_a_proxy_shows_its_text(status: int, body: bytes, reason: s
 @pytest.mark.parametrize("media", ["Text/Event-Stream", "text/event-stream; charset=utf-8"])
 def test_media_type_is_compared_without_its_case(engine: ScriptedEngine, media: str):
     engine.script(answers=[{"media_type": media}])
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
 
 
@@ -477,7 +464,7 @@ LONG = "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 40
 )  # fmt: skip
 def test_input_that_is_rejected_in_the_stream_is_sent_once(engine: ScriptedEngine, error: Any, code: str):
     engine.script(answers=[{"send": [f"data: {json.dumps(error)}\n\n"]}, {}])
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         with pytest.raises(JobFailedError) as failed:
             client.run("generate", prompt=MARK, max_tokens=3)
         assert failed.value.code == code
@@ -498,14 +485,14 @@ def test_engine_that_is_busy_at_the_begin_of_the_stream_has_lost_no_answer(
     engine: ScriptedEngine, error: Any
 ):
     engine.script(answers=[{"send": [f"data: {json.dumps(error)}\n\n"]}] * 5 + [{}])
-    with front(engine.url, on_restart="fail") as client:
+    with running_front(engine.url, on_restart="fail") as client:
         assert values(client, 1, max_tokens=3)[0]["text"] == expected(3)
     assert len(engine.journal()) == 6
 
 
 def test_engine_that_fails_three_times_is_worker_lost(engine: ScriptedEngine):
     engine.script(answers=[{"status": 500, "body": {"error": "boom"}}])
-    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+    with running_front(engine.url) as client, pytest.raises(JobFailedError) as error:
         client.run("generate", prompt=MARK, max_tokens=3)
     assert error.value.code == "worker_lost"
     assert len(engine.journal()) == 3
@@ -514,7 +501,7 @@ def test_engine_that_fails_three_times_is_worker_lost(engine: ScriptedEngine):
 def test_silent_engine_is_left_out(engine: ScriptedEngine):
     with scripted_engine() as other:
         engine.script(answers=[{"send": ["hang"]}])
-        with front(engine.url, other.url, timeout=0.3) as client:
+        with running_front(engine.url, other.url, timeout=0.3) as client:
             assert {each["text"] for each in values(client, 4, max_tokens=3)} == {expected(3)}
 
 
@@ -539,7 +526,7 @@ def one(client: Client, engine: ScriptedEngine, *send: Any, **members: Any) -> A
 
 
 def test_usage_is_that_of_the_engine_and_never_counted(engine: ScriptedEngine):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=6)
         job.result()
         assert usage_of(client, job.id) == {"prompt_tokens": 7, "completion_tokens": 6}
@@ -560,7 +547,7 @@ def test_usage_is_that_of_the_engine_and_never_counted(engine: ScriptedEngine):
     ],
 )
 def test_answer_is_complete_with_a_finish_reason_or_done(engine: ScriptedEngine, end: list[Any], reason: str):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         assert one(client, engine, chunk(text="ab"), *end) == {"text": "ab", "finish_reason": reason}
 
 
@@ -576,13 +563,13 @@ def test_answer_is_complete_with_a_finish_reason_or_done(engine: ScriptedEngine,
     ],
 )
 def test_answer_without_an_end_is_not_passed_on(engine: ScriptedEngine, end: list[Any]):
-    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+    with running_front(engine.url) as client, pytest.raises(JobFailedError) as error:
         one(client, engine, chunk(text="ab"), *end)
     assert error.value.code == "worker_lost"
 
 
 def test_answer_that_consists_only_of_its_end_is_not_passed_on(engine: ScriptedEngine):
-    with front(engine.url) as client, pytest.raises(JobFailedError, match="finish reason") as error:
+    with running_front(engine.url) as client, pytest.raises(JobFailedError, match="finish reason") as error:
         one(client, engine, "data: [DONE]\n\n")
     assert error.value.code == "worker_lost"
 
@@ -603,7 +590,7 @@ def test_answer_that_consists_only_of_its_end_is_not_passed_on(engine: ScriptedE
 def test_character_that_is_split_between_chunks_is_joined(
     engine: ScriptedEngine, pieces: list[str], text: str
 ):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         assert one(client, engine, *pieces, "data: [DONE]\n\n")["text"] == text
 
 
@@ -615,7 +602,7 @@ REASONED = [
 
 
 def test_reasoning_is_a_separate_text(engine: ScriptedEngine):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         engine.script(answers=[{"send": REASONED}])
         value = client.run("generate", messages=[{"role": "user", "content": "?"}])
     assert value == {"text": "Yes.", "reasoning": "Hmm.", "finish_reason": "stop"}
@@ -624,7 +611,7 @@ def test_reasoning_is_a_separate_text(engine: ScriptedEngine):
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_completions_have_the_reasoning_of_the_engine(engine: ScriptedEngine, stream: bool):
     body = {"model": "scripted", "messages": [{"role": "user", "content": "?"}], "stream": stream}
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         engine.script(answers=[{"send": REASONED}])
         answer = httpx2.post(f"{client.url}/openai/v1/chat/completions", json=body)
         engine.script(answers=[{"send": REASONED}])
@@ -658,14 +645,14 @@ def test_answer_that_is_not_a_text_fails_the_item(
     engine: ScriptedEngine, first: Any, last: Any, finish_reason: str, message: str
 ):
     engine.script(answers=[{"send": [chunk(delta=first), chunk(delta=last, finish_reason=finish_reason)]}])
-    with front(engine.url) as client, pytest.raises(JobFailedError, match=message):
+    with running_front(engine.url) as client, pytest.raises(JobFailedError, match=message):
         client.run("generate", messages=[{"role": "user", "content": "?"}])
     assert len(engine.journal()) == 1
 
 
 @pytest.mark.heavy
 def test_text_never_contains_a_stop_string_that_the_engine_sends(engine: ScriptedEngine):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         value = one(client, engine, *[chunk(text=each) for each in ("abS", "TO", "Pcd")], "hang", stop="STOP")
         assert value == {"text": "ab", "finish_reason": "stop"}
         value = one(client, engine, chunk(text="abSTO"), chunk(text="", finish_reason="length"), stop="STOP")
@@ -676,7 +663,7 @@ def test_text_never_contains_a_stop_string_that_the_engine_sends(engine: Scripte
 
 
 def test_log_probabilities_need_a_tokenizer(engine: ScriptedEngine):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         for members in ({"logprobs": True}, {"top_logprobs": 2}, {"token_text": True}):
             with pytest.raises(
                 InvalidInputError, match="require an engine that sends token ids.*--tokenizer"
@@ -690,7 +677,7 @@ def test_log_probabilities_need_a_tokenizer(engine: ScriptedEngine):
 def test_log_probabilities_are_columns(engine: ScriptedEngine, tokenizer: Path, tokens: int, chat: bool):
     engine.script(tokens=tokens)
     source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         value = client.run("generate", **source, max_tokens=4, top_logprobs=2, token_text=True)
         vocabulary = client.vocabulary("generate") if hasattr(client, "vocabulary") else None
     assert value == {
@@ -723,7 +710,7 @@ A, B, C = "token_id:0", "token_id:1", "token_id:2"
 
 def test_impossible_values_become_null(engine: ScriptedEngine, tokenizer: Path):
     steps = [scored([A], [-9999.0], [{A: -9999.0, B: -0.1, C: -9999}]), chunk(text="", finish_reason="stop")]
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         value = one(client, engine, *steps, top_logprobs=3)
     assert value["logprobs"] == [None]
     assert (value["top_ids"], value["top_logprobs"]) == ([[1, 0, 2]], [[-0.1, None, None]])
@@ -733,7 +720,7 @@ def test_chosen_token_is_an_alternative_only_if_it_belongs_to_the_most_probable(
     engine: ScriptedEngine, tokenizer: Path
 ):
     steps = [scored([C], [-3.0], [{C: -3.0, B: -0.5, A: -0.5}]), chunk(text="", finish_reason="stop")]
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         value = one(client, engine, *steps, top_logprobs=2)
     assert (value["top_ids"], value["logprobs"]) == ([[0, 1]], [-3.0])
 
@@ -769,7 +756,7 @@ def test_wrong_log_probabilities_are_not_passed_on(
     engine: ScriptedEngine, tokenizer: Path, steps: list[str], message: str
 ):
     with (
-        front(engine.url, tokenizer=tokenizer) as client,
+        running_front(engine.url, tokenizer=tokenizer) as client,
         pytest.raises(JobFailedError, match=message) as error,
     ):
         one(client, engine, *steps, "data: [DONE]\n\n", top_logprobs=2, token_text=True)
@@ -778,14 +765,14 @@ def test_wrong_log_probabilities_are_not_passed_on(
 
 
 def test_only_the_mode_that_the_engine_computes_is_offered(engine: ScriptedEngine, tokenizer: Path):
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         with pytest.raises(InvalidInputError, match="logprobs_mode"):
             client.submit("generate", logprobs=True, logprobs_mode="processed")
 
 
 def test_prompt_that_does_not_fit_is_refused_before_the_job(engine: ScriptedEngine, tokenizer: Path):
     engine.script(context=20)
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         with pytest.raises(InvalidInputError) as error:
             client.submit("generate", prompt="a" * 15, max_tokens=8)
         assert error.value.code == "input_too_long"
@@ -799,7 +786,7 @@ def test_prompt_that_does_not_fit_is_refused_before_the_job(engine: ScriptedEngi
 def test_lost_answer_is_continued_after_the_text_so_far(engine: ScriptedEngine, chat: bool):
     engine.script(answers=[{"send": [{"tokens": 5}, "cut"]}, {"send": [{"tokens": 4}]}, {}])
     source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", **source, max_tokens=12)
         deleted = 0
         for delta in job.iter_text_deltas():
@@ -832,13 +819,13 @@ def test_text_that_the_engine_refuses_to_continue_is_generated_again(
     refused = {"status": 400, "body": {"error": {"message": "the final message does not appear in the chat"}}}
     engine.script(answers=[{"send": [*sent, "cut"]}, refused, {}])
     source = {"messages": [{"role": "user", "content": "?"}]} if chat else {"prompt": MARK}
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", **source, max_tokens=12)
         assert sum(delta.deleted for delta in job.iter_text_deltas()) == 0
         assert job.result()["text"] == expected(12)
     assert [entry["body"]["max_tokens"] for entry in engine.journal()] == [12, left, 12]
     engine.script(answers=[{"send": [*sent, "cut"]}, refused])
-    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+    with running_front(engine.url) as client, pytest.raises(JobFailedError) as error:
         client.run("generate", **source, max_tokens=12)
     assert error.value.code == "invalid_input"
     assert len(engine.journal()) == 3
@@ -862,7 +849,7 @@ def test_text_that_was_held_back_when_the_answer_broke_off_is_generated_again(
 ):
     """The engine has sent six tokens or a part of them, of which four are shown."""
     engine.script(answers=[{"send": [*sent, "cut"]}, {}])
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         value = client.run("generate", prompt=MARK, max_tokens=12, **members)
     assert value["text"] == expected(12)
     assert value["usage"] == {"prompt_tokens": 7, "completion_tokens": 12}
@@ -887,7 +874,7 @@ def test_what_follows_the_finish_reason_does_not_fail_a_complete_text(
 ):
     end = chunk(text="b", finish_reason="stop")
     steps = [chunk(text="a"), end + after] if together else [chunk(text="a"), end, after]
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         value = one(client, engine, *steps, "data: [DONE]\n\n")
     assert (value["text"], value["finish_reason"]) == ("ab", "stop")
 
@@ -896,13 +883,13 @@ def test_what_follows_the_finish_reason_does_not_fail_a_complete_text(
     "odd", ["data:\n\n", 'data: {"choices":null,"usage":null}\n\n', chunk(text="", finish_reason="")]
 )
 def test_events_without_content_are_ignored(engine: ScriptedEngine, odd: str):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         value = one(client, engine, chunk(text="a"), odd, chunk(text="b", finish_reason="stop"))
     assert value["text"] == "ab"
 
 
 def test_engine_that_is_killed_and_started_again_continues():
-    with scripted_engine(pause=0.005) as other, front(other.url) as client:
+    with scripted_engine(pause=0.005) as other, running_front(other.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=200)
         text, killed = "", False
         for piece in job.iter_text():
@@ -928,7 +915,7 @@ def test_answer_that_cannot_be_continued_runs_again_and_keeps_equal_text(
 ):
     """The second answer is equal, so readers see no change of the text that they have."""
     engine.script(answers=[{"send": [{"tokens": 5}, "cut"]}, {}])
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=12, **members)
         assert "".join(job.iter_text()) == expected(12)
         job.result()
@@ -946,7 +933,7 @@ def test_columns_are_continued_after_the_tokens_so_far(engine: ScriptedEngine, t
     ]
     events = [f"data: {json.dumps(token)}\n\n" for token in tokens]
     engine.script(answers=[{"send": [*events, "cut"]}, {}])
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         value = client.run("generate", prompt=MARK, max_tokens=12, logprobs=True)
     body = engine.journal()[1]["body"]
     assert (body["prompt"], body["max_tokens"]) == (f"{MARK}abcde", 7)
@@ -961,7 +948,7 @@ def test_text_that_differs_in_the_second_run_is_deleted(engine: ScriptedEngine):
         {"send": [chunk(text="the c"), chunk(text="ow"), end]},
     ]
     engine.script(kind="somebody", answers=answers)
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=12)
         deltas = list(job.iter_text_deltas())
         assert job.result() == {"text": "the cow!", "finish_reason": "stop"}
@@ -973,7 +960,7 @@ def test_columns_are_replaced_by_the_second_run(engine: ScriptedEngine, tokenize
     first = {"send": [scored([A], [-1.0]), scored([B], [-1.0]), "cut"]}
     second = {"send": [scored([A], [-1.0]), scored([C], [-2.0], finish_reason="stop")]}
     engine.script(answers=[first, second])
-    with front(engine.url, tokenizer=tokenizer) as client:
+    with running_front(engine.url, tokenizer=tokenizer) as client:
         value = client.run("generate", prompt=MARK, max_tokens=12, logprobs=True)
     assert value == {
         "text": "xx",
@@ -986,7 +973,7 @@ def test_columns_are_replaced_by_the_second_run(engine: ScriptedEngine, tokenize
 
 def test_on_restart_fail_never_sends_a_request_twice(engine: ScriptedEngine):
     engine.script(answers=[{"send": [{"tokens": 5}, "cut"]}, {}])
-    with front(engine.url, on_restart="fail") as client, pytest.raises(JobFailedError) as error:
+    with running_front(engine.url, on_restart="fail") as client, pytest.raises(JobFailedError) as error:
         client.run("generate", prompt=MARK, max_tokens=12)
     assert error.value.code == "worker_lost"
     assert len(engine.journal()) == 1
@@ -994,7 +981,7 @@ def test_on_restart_fail_never_sends_a_request_twice(engine: ScriptedEngine):
 
 def test_lost_answer_with_all_tokens_is_complete(engine: ScriptedEngine):
     engine.script(answers=[{"send": [{"tokens": 12}, "cut"]}])
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         value = client.run("generate", prompt=MARK, max_tokens=12)
     assert (value["text"], value["finish_reason"]) == (expected(12), "length")
     assert len(engine.journal()) == 1
@@ -1002,7 +989,7 @@ def test_lost_answer_with_all_tokens_is_complete(engine: ScriptedEngine):
 
 def test_three_lost_answers_are_worker_lost(engine: ScriptedEngine):
     engine.script(answers=[{"send": [{"tokens": 2}, "cut"]}])
-    with front(engine.url) as client, pytest.raises(JobFailedError) as error:
+    with running_front(engine.url) as client, pytest.raises(JobFailedError) as error:
         client.run("generate", prompt=MARK, max_tokens=12)
     assert error.value.code == "worker_lost"
     assert [entry["body"]["max_tokens"] for entry in engine.journal()] == [12, 10, 8]
@@ -1010,7 +997,7 @@ def test_three_lost_answers_are_worker_lost(engine: ScriptedEngine):
 
 def test_reader_that_reconnects_runs_no_prompt_twice(engine: ScriptedEngine):
     engine.script(pause=0.005)
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=60)
         for _ in range(5):
             for _update in client.job(job.id):
@@ -1021,7 +1008,7 @@ def test_reader_that_reconnects_runs_no_prompt_twice(engine: ScriptedEngine):
 
 
 def test_samples_are_separate_requests(engine: ScriptedEngine):
-    with front(engine.url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", prompt=MARK, max_tokens=3, n=3, seed=5)
         job.wait()
     assert sorted(entry["body"]["seed"] for entry in engine.journal()) == [5, 6, 7]

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,12 @@ import pytest
 from support.reference_server import QUICK, eventually
 from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine, until_ready
 from support.server_process import ServerProcess
+from support.upstream_front import running_front
 from tidewire import Client
 from tidewire.errors import JobFailedError
 from tidewire_server import Server, Stream
 from tidewire_server.endpoints.stream import writer_of
-from tidewire_server.generation.upstream import add_upstream, url_pool
+from tidewire_server.generation.upstream import url_pool
 
 pytest_plugins = ["support.engine_fixtures"]
 
@@ -27,15 +26,6 @@ FRONT = "support.upstream_front:upstream_front"
 BUSY = {"status": 429, "headers": {"retry-after": "30"}}
 ANN, BOB = "a-token-of-ann", "a-token-of-bob"
 CALLERS = {"tokens": (f"ann:{ANN}", f"bob:{BOB}")}
-
-
-@contextmanager
-def front(*urls: str, settings: dict[str, Any] = {}, **options: Any) -> Iterator[str]:  # noqa: B006
-    server = Server(**QUICK | settings)
-    add_upstream(server, *urls, **options)
-    with server.running() as url:
-        until_ready(url)
-        yield url
 
 
 def prompts(engine: ScriptedEngine) -> list[str]:
@@ -60,14 +50,15 @@ def first_position(url: str, job: str) -> int:
 @pytest.mark.parametrize("on_restart", ["continue", "rerun", "fail"])
 def test_busy_engine_is_asked_again(engine: ScriptedEngine, status: int, on_restart: Any):
     engine.script(answers=[{"status": status, "headers": {"retry-after": "0"}}] * 3 + [{}])
-    with front(engine.url, on_restart=on_restart) as url, Client(url) as client:
+    with running_front(engine.url, on_restart=on_restart) as client:
         assert "".join(client.submit("generate", prompt=MARK, max_tokens=3).iter_text()) == expected(3)
     assert len(engine.journal()) == 4
 
 
 def test_job_of_a_busy_engine_is_queued_and_has_a_position(engine: ScriptedEngine):
     engine.script(answers=[BUSY])
-    with front(engine.url) as url, Client(url) as client:
+    with running_front(engine.url) as client:
+        url = client.url
         jobs = [client.submit("generate", prompt=f"{n}{MARK}", max_tokens=3) for n in range(3)]
         # Requests that were sent before the first answer are refused, too.
         eventually(lambda: all(state_of(url, job.id)["status"] == "queued" for job in jobs))
@@ -85,7 +76,7 @@ def test_job_of_a_busy_engine_is_queued_and_has_a_position(engine: ScriptedEngin
 def test_wait_of_a_busy_engine_is_bounded(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(url_pool, "MAX_PAUSE", 0.2)
     engine.script(answers=[{"status": 503, "headers": {"retry-after": "86400"}}, {}])
-    with front(engine.url) as url, Client(url) as client:
+    with running_front(engine.url) as client:
         assert client.run("generate", prompt=MARK, max_tokens=3)["text"] == expected(3)
 
 
@@ -94,8 +85,8 @@ def test_another_caller_has_its_turn_at_a_free_url(engine: ScriptedEngine):
     with scripted_engine(pause=0.03) as free:
         engine.script(pause=0.03)
         urls = [engine.url, engine.url.replace("127.0.0.1", "localhost"), free.url]
-        with front(*urls, settings=CALLERS, concurrency=1) as url:
-            with Client(url, token=ANN) as ann, Client(url, token=BOB) as bob:
+        with running_front(*urls, settings=CALLERS, concurrency=1) as client:
+            with Client(client.url, token=ANN) as ann, Client(client.url, token=BOB) as bob:
 
                 def all_urls_have_answered() -> bool:
                     for job in [ann.submit("generate", prompt=MARK, max_tokens=3) for _ in urls]:
@@ -120,8 +111,8 @@ def test_another_caller_has_its_turn_at_a_free_url(engine: ScriptedEngine):
 
 def test_refused_item_keeps_its_turn_among_those_of_its_caller(engine: ScriptedEngine):
     engine.script(answers=[{"status": 429, "headers": {"retry-after": "0"}}])
-    with front(engine.url, settings=CALLERS, concurrency=1) as url:
-        with Client(url, token=ANN) as ann, Client(url, token=BOB) as bob:
+    with running_front(engine.url, settings=CALLERS, concurrency=1) as client:
+        with Client(client.url, token=ANN) as ann, Client(client.url, token=BOB) as bob:
             jobs = [ann.submit("generate", prompt=f"ann {n}{MARK}", max_tokens=3) for n in range(3)]
             jobs.append(bob.submit("generate", prompt=f"bob{MARK}", max_tokens=3))
             eventually(engine.journal)
@@ -133,7 +124,7 @@ def test_refused_item_keeps_its_turn_among_those_of_its_caller(engine: ScriptedE
 
 def test_items_of_one_job_return_one_by_one(engine: ScriptedEngine):
     engine.script(answers=[{"status": 429, "headers": {"retry-after": "0"}}, {}])
-    with front(engine.url, concurrency=2) as url, Client(url) as client:
+    with running_front(engine.url, concurrency=2) as client:
         inputs = [{"prompt": f"{n}{MARK}", "max_tokens": 3} for n in range(6)]
         results = client.submit_batch("generate", inputs).results()
     assert [value["text"] for value in results] == [expected(3)] * 6
@@ -143,16 +134,16 @@ def test_items_of_one_job_return_one_by_one(engine: ScriptedEngine):
 
 
 def test_job_without_an_engine_ends_at_its_deadline():
-    with ScriptedEngine() as engine, front(engine.url) as url:
+    with ScriptedEngine() as engine, running_front(engine.url) as client:
         engine.kill()
-        with Client(url) as client, pytest.raises(JobFailedError) as error:
+        with pytest.raises(JobFailedError) as error:
             client.with_options(deadline=0.5).submit("generate", prompt=MARK).result()
     assert error.value.code == "deadline_exceeded"
 
 
 def test_job_is_cancelled_before_the_engine_answers(engine: ScriptedEngine):
     engine.script(answers=[{"silent": True}])
-    with front(engine.url) as url, Client(url) as client:
+    with running_front(engine.url) as client:
         job = client.submit("generate", prompt=MARK)
         eventually(engine.journal)
         assert job.status() == "queued"
@@ -165,7 +156,7 @@ def test_job_is_cancelled_before_the_engine_answers(engine: ScriptedEngine):
 
 def test_engine_that_never_accepts_a_request_is_worker_lost(engine: ScriptedEngine):
     engine.script(answers=[{"silent": True}])
-    with front(engine.url, timeout=0.2) as url, Client(url) as client:
+    with running_front(engine.url, timeout=0.2) as client:
         with pytest.raises(JobFailedError, match="silent") as error:
             client.run("generate", prompt=MARK)
     assert error.value.code == "worker_lost"

@@ -15,10 +15,10 @@ from support.reference_server import eventually
 from support.scripted_engine import MARK, ScriptedEngine, expected, scripted_engine, until_ready
 from support.scripted_server import CLOSE, ScriptedServer
 from support.serve_command import run, served
+from support.upstream_front import running_front
 from tidewire import Client
 from tidewire.errors import JobFailedError
-from tidewire_server import Server
-from tidewire_server.generation.upstream import add_upstream, engine_requests
+from tidewire_server.generation.upstream import engine_requests
 from tidewire_server.generation.upstream.url_pool import UrlError
 
 pytest_plugins = ["support.engine_fixtures"]
@@ -29,12 +29,8 @@ KEY = "sk-a-secret-of-the-upstream"
 
 @pytest.fixture(scope="module")
 def client(shared_engine: ScriptedEngine) -> Iterator[Client]:
-    server = Server(shutdown_timeout=0.2, cancel_timeout=0.3)
-    add_upstream(server, shared_engine.url, key=KEY, timeout=5.0)
-    with server.running() as url:
-        until_ready(url)
-        with Client(url) as client:
-            yield client
+    with running_front(shared_engine.url, key=KEY, timeout=5.0) as client:
+        yield client
 
 
 def failure(client: Client, engine: ScriptedEngine, *send: Any, **answer: Any) -> JobFailedError:
@@ -188,23 +184,17 @@ def test_wrong_descriptions_are_survived(shared_engine: ScriptedEngine, pages: A
     shared_engine.script(
         kind="llamacpp" if "/props" in pages else "x", models=["m"], pages=pages, context="all"
     )
-    server = Server(shutdown_timeout=0.2)
-    add_upstream(server, shared_engine.url)
-    with server.running() as url:
-        until_ready(url)
-        with Client(url) as client:
-            assert client.run("generate", prompt=MARK, max_tokens=2)["text"] == expected(2)
+    with running_front(shared_engine.url) as client:
+        assert client.run("generate", prompt=MARK, max_tokens=2)["text"] == expected(2)
 
 
 def test_compressed_description_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture):
     answer = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 0\r\n\r\n"
     requests: list[object] = []
     with ScriptedServer(lambda request: requests.append(request) or [answer, CLOSE]) as engine:
-        server = Server(shutdown_timeout=0.2)
-        add_upstream(server, engine.url)
-        with server.running() as url:
+        with running_front(engine.url, wait=False) as client:
             eventually(lambda: len(requests) > 1)
-            reason = httpx2.get(f"{url}/readyz").json()["detail"]
+            reason = httpx2.get(f"{client.url}/readyz").json()["detail"]
     assert "engine 1 compresses its answers" in reason
     (line,) = (each for each in caplog.records if "url_pool" in each.name)
     assert line.exc_info is None
