@@ -12,10 +12,11 @@ from playwright.sync_api import expect
 
 from browser.package_adapter import HOST, RESOLVE
 from support.chromium import chromium, needs_chromium
-from support.foreign_programs import address, cut_inside_events
+from support.foreign_programs import cut_inside_events
 from support.page_browser import watched
 from support.reporting_site import Page, reporting_site
 from support.sample_server import sentence, served
+from support.server_address import address_of
 from support.server_process import ServerProcess
 from tidewire_conformance.wire.fault_proxy import FaultProxy
 
@@ -92,7 +93,7 @@ def results(tmp_path_factory):
         server_url = stack.enter_context(served(cors_origins=[origin], retry=0.05))
         # Some connections carry no events: preflight requests, submits, and those that the browser opens in advance.
         plan = cut_inside_events(CUTS + 6, "fin")
-        proxy = stack.enter_context(FaultProxy(address(server_url), plan=plan))
+        proxy = stack.enter_context(FaultProxy(address_of(server_url), plan=plan))
         stack.enter_context(chromium(f"{origin}/", tmp_path_factory.mktemp("chromium"), [RESOLVE]))
         found = {}
         while len(found) < 3:

@@ -11,9 +11,10 @@ import httpx2
 import pytest
 
 from support.chromium import chromium, needs_chromium
-from support.foreign_programs import INTEROP, address, cut_inside_events
+from support.foreign_programs import INTEROP, cut_inside_events
 from support.reporting_site import Page, reporting_site
 from support.sample_server import WORDS, sentence, served
+from support.server_address import address_of
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
 PAGE = Path(__file__).with_name("page.html")
@@ -49,10 +50,10 @@ def results(tmp_path_factory):
         )
         other_origin_server = stack.enter_context(served(retry=0.05))
         proxies = {
-            "cuts": FaultProxy(address(server_url), plan=cut_inside_events(CUTS, "fin")),
-            "resets": FaultProxy(address(server_url), plan=cut_inside_events(CUTS, "rst")),
+            "cuts": FaultProxy(address_of(server_url), plan=cut_inside_events(CUTS, "fin")),
+            "resets": FaultProxy(address_of(server_url), plan=cut_inside_events(CUTS, "rst")),
             "token": FaultProxy(
-                address(locked), plan=lambda n: Cut(mark=b"\nid:1-", after=3, occurrence=300)
+                address_of(locked), plan=lambda n: Cut(mark=b"\nid:1-", after=3, occurrence=300)
             ),
         }
         for proxy in proxies.values():

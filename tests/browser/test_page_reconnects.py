@@ -6,12 +6,12 @@ from playwright.sync_api import expect
 
 from support.browser_tabs import browser_tabs
 from support.chromium import needs_chromium
-from support.foreign_programs import address
 from support.free_port import free_port
 from support.nginx import needs_nginx, nginx_with, page_configuration
 from support.page_browser import PATIENCE, run_job, shown_text, status, watched
 from support.page_server import sentence
 from support.reference_server import eventually
+from support.server_address import address_of
 from support.server_process import ServerProcess, running
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
@@ -38,7 +38,7 @@ def grows(page):
 
 def test_cut_connection_is_shown_and_the_stream_continues_without_a_gap(visitor):
     with running(SERVER, retry=0.6) as url:
-        proxy = FaultProxy(address(url), plan=lambda number: Cut(mark=b"\nid:1-", occurrence=40, after=3))
+        proxy = FaultProxy(address_of(url), plan=lambda number: Cut(mark=b"\nid:1-", occurrence=40, after=3))
         with proxy:
             page = visitor.open(proxy.url)
             run_job(page, proxy.url, "talk", words=160, pause=0.05)
@@ -155,7 +155,7 @@ def proxy_page(route):
 
 def test_page_of_a_proxy_does_not_lose_a_job(visitor):
     with running(SERVER, single_user=False) as url:
-        proxy = FaultProxy(address(url), plan=lambda number: Cut(mark=b"\nid:1-", occurrence=60, after=3))
+        proxy = FaultProxy(address_of(url), plan=lambda number: Cut(mark=b"\nid:1-", occurrence=60, after=3))
         with proxy:
             page = visitor.open(proxy.url)
             job = run_job(page, proxy.url, "talk", words=100, pause=0.03)

@@ -28,7 +28,6 @@ import ssl
 import threading
 from collections import Counter
 from contextlib import AsyncExitStack, ExitStack
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -44,6 +43,7 @@ from support.random_seed import SEED
 from support.received_updates import Run
 from support.reference_server import eventually
 from support.sample_server import WORDS, sentence, served
+from support.server_address import address_of
 from tidewire import AsyncClient, Client, Hooks, RetryPolicy
 from tidewire.errors import (
     InvalidInputError,
@@ -497,9 +497,8 @@ def url():
 @pytest.mark.parametrize("fault", [*(name for name in WEIGHTS if name != "none"), "buffer"])
 def test_each_fault_of_the_proxy_occurs_and_is_survived(url, fault):
     """Check that every fault occurs at all; the campaigns prove nothing about a fault that never occurs."""
-    parts = urlsplit(url)
     weights = {"none": 1, fault: 1}
-    with FaultyProxy((parts.hostname, parts.port), QUICK_SEED, weights=weights, reach=600) as proxy:
+    with FaultyProxy(address_of(url), QUICK_SEED, weights=weights, reach=600) as proxy:
 
         async def some():
             retry = RetryPolicy(max_delay=0.05)

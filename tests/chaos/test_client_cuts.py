@@ -7,7 +7,6 @@ are equal. `CHAOS_SEED` repeats a run.
 import random
 import socket
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -18,6 +17,7 @@ from support.random_seed import SEED
 from support.received_updates import Run
 from support.sample_server import sentence, served
 from support.scripted_server import hurried
+from support.server_address import address_of
 from tidewire import AsyncClient, Checkpoint, Client, RetryPolicy
 from tidewire.following.follower import Follower, Ignored
 from tidewire.http.api_session import Timing
@@ -44,11 +44,6 @@ class CutPlan:
         return self.cuts.pop(0) if self.cuts else None
 
 
-def address(url):
-    parts = urlsplit(url)
-    return parts.hostname, parts.port
-
-
 def checkpoint_at_start(url, job):
     """Return a checkpoint before the first event of an ended job, and the size of the stream from there in bytes."""
     with httpx2.stream("GET", f"{url}/v1/jobs/{job}/events", params={"after": "0-0"}) as answer:
@@ -58,7 +53,7 @@ def checkpoint_at_start(url, job):
         f'{{"job":"{job}","cursor":"{snapshot.id}",'
         + snapshot.data.removeprefix("{").replace(',"reason":"start"', "")
     )
-    with socket.create_connection(address(url)) as raw:
+    with socket.create_connection(address_of(url)) as raw:
         raw.sendall(
             f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {snapshot.id}\r\n\r\n".encode()
         )
@@ -87,7 +82,7 @@ async def test_short_job_cut_at_each_byte_is_read_completely(url, anyio_backend,
     first = random.Random(SEED).randrange(step)
     timing, _ = hurried()
     cut_plan = CutPlan()
-    with FaultProxy(address(url), cut_plan) as proxy:
+    with FaultProxy(address_of(url), cut_plan) as proxy:
         async with AsyncClient(url) as direct_client, with_timing(AsyncClient(proxy.url), timing) as client:
             job = await direct_client.submit("talk", words=3)
             final = await job.result()
@@ -113,7 +108,7 @@ async def test_submit_cut_at_random_bytes_starts_one_job(url):
     rng = random.Random(SEED)
     timing, _ = hurried()
     cut_plan = CutPlan()
-    with FaultProxy(address(url), cut_plan) as proxy:
+    with FaultProxy(address_of(url), cut_plan) as proxy:
         before = await starts(url)
         for _ in range(25):
             # Use a new connection each time, because the byte count of a cut refers to the whole connection.
@@ -168,7 +163,7 @@ async def test_long_jobs_cut_at_random_bytes_are_read_completely(url, monkeypatc
     monkeypatch.setattr(Follower, "receive", receive_and_record)
     patient = RetryPolicy(max_delay=0.1)
     soon = Timing(hello_timeout=0.5)
-    with FaultProxy(address(url), cut_plan) as proxy:
+    with FaultProxy(address_of(url), cut_plan) as proxy:
         async with (
             AsyncClient(url) as direct_client,
             with_timing(AsyncClient(proxy.url, retry=patient, answer_timeout=0.5), soon) as client,
@@ -184,7 +179,9 @@ async def test_long_jobs_cut_at_random_bytes_are_read_completely(url, monkeypatc
 
 def test_blocking_client_reads_jobs_completely_despite_cuts(url):
     rng = random.Random(SEED)
-    with FaultProxy(address(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None) as proxy:
+    with FaultProxy(
+        address_of(url), lambda n: Cut(after=rng.randrange(400, 3000)) if n % 4 else None
+    ) as proxy:
         with Client(proxy.url, retry=RetryPolicy(max_delay=0.1)) as client:
             run = Run()
             for update in client.submit("talk", words=150, slow=True):

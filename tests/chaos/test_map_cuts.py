@@ -4,12 +4,12 @@
 """
 
 import random
-from urllib.parse import urlsplit
 
 import pytest
 
 from support.random_seed import SEED
 from support.sample_server import served
+from support.server_address import address_of
 from tidewire import AsyncClient, Client, RetryPolicy
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
@@ -30,9 +30,8 @@ def anyio_backend(request):
 def cutting_proxy(url, every):
     """Return a proxy that cuts two of three connections within their first `every` bytes."""
     chance = random.Random(SEED)
-    parts = urlsplit(url)
     return FaultProxy(
-        (parts.hostname, parts.port),
+        address_of(url),
         plan=lambda number: (
             None
             if number % 3 == 2

@@ -17,6 +17,7 @@ from support.random_seed import SEED
 from support.readme_loop import ReadmeLoop
 from support.reference_server import eventually
 from support.serve_command import served
+from support.server_address import address_of
 from tidewire import RetryPolicy
 from tidewire.errors import JobFailedError, TidewireError
 
@@ -56,7 +57,7 @@ def stop_a_server(folder: Path, draw: random.Random, limit: str, *, cut: bool) -
     """Run one server until it has received SIGTERM and has exited, and return the outcomes of its scripts."""
     lengths = [draw.randrange(1, 60) for _ in range(SCRIPTS)]
     with served(folder, "words.py", "--shutdown-timeout", limit) as (process, peer):
-        upstream = ("127.0.0.1", int(peer.url.rpartition(":")[2]))
+        upstream = address_of(peer.url)
         with FaultyProxy(upstream, 0, weights={"none": 1}) as network:
             url, patience = network.url if cut else peer.url, RetryPolicy(patience=10.0 if cut else 1.0)
             scripts = [ReadmeLoop(url, "words", retry=patience, n=n) for n in lengths]

@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -19,6 +18,7 @@ from support.client_timing import with_timing
 from support.faulty_proxy import WEIGHTS, Fault, FaultyProxy
 from support.random_seed import SEED
 from support.scripted_engine import MARK, expected, scripted_engine, until_ready
+from support.server_address import address_of
 from support.server_process import ServerProcess
 from tidewire import AsyncClient, RetryPolicy
 from tidewire.http.api_session import Timing
@@ -81,8 +81,7 @@ def test_every_job_is_complete_although_both_networks_break(tmp_path: Path, jobs
         )
         with front:
             until_ready(front.url)
-            parts = urlsplit(front.url)
-            with FaultyProxy((str(parts.hostname), int(parts.port or 0)), SEED, weights=WEIGHTS) as outer:
+            with FaultyProxy(address_of(front.url), SEED, weights=WEIGHTS) as outer:
 
                 async def caller(numbers: list[int]) -> None:
                     retry, timing = RetryPolicy(max_delay=0.2), Timing(hello_timeout=1.5)

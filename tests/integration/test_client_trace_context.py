@@ -8,6 +8,7 @@ import threading
 import pytest
 from opentelemetry import context, trace
 
+from support.server_address import address_of
 from tidewire import AsyncClient, Client
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 from tidewire_server import Server, Stream
@@ -82,9 +83,8 @@ def test_blocking_client_sends_the_span_of_each_call(url, seen, gate):
 
 def test_blocking_client_sends_the_span_of_the_loop_with_each_reconnect(url, seen, gate):
     gate.set()
-    host, port = url.removeprefix("http://").split(":")
     cut = Cut(mark=b"hello", after=1, how="rst")
-    with FaultProxy((host, int(port)), lambda number: cut if number < 2 else None) as proxy:
+    with FaultProxy(address_of(url), lambda number: cut if number < 2 else None) as proxy:
         with Client(proxy.url) as client, span(3) as looping:
             assert [update.value for update in client.submit("talk")][-1] == "stream of results."
     assert [each[1] for each in seen] == ["jobs", "events", "events"]

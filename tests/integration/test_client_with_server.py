@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from support.foreign_programs import address
 from support.late_body_proxy import LateBodyProxy
 from support.sample_server import sentence, served
+from support.server_address import address_of
 from tidewire import Checkpoint, Client
 from tidewire.errors import (
     EndpointNotFoundError,
@@ -43,7 +43,11 @@ def test_each_invalid_request_raises_a_typed_error(url):
 
 
 def test_a_submit_whose_body_arrives_too_late_is_repeated_and_starts_one_job():
-    with served(body_timeout=0.1) as url, LateBodyProxy(address(url)) as proxy, Client(proxy.url) as client:
+    with (
+        served(body_timeout=0.1) as url,
+        LateBodyProxy(address_of(url)) as proxy,
+        Client(proxy.url) as client,
+    ):
         job = client.submit("talk", words=3)
         assert job.result() == sentence(3)
         assert proxy.faults["late body"] == 1

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from support.server_address import address_of
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy, Slow
 
 
@@ -39,8 +40,7 @@ def chunk_server(*chunks: bytes):
 
 
 def read_all(proxy: FaultProxy) -> bytes:
-    host, _, port = proxy.url.removeprefix("http://").partition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection(address_of(proxy.url), timeout=5) as connection:
         received = b""
         while chunk := connection.recv(4096):
             received += chunk
@@ -108,8 +108,7 @@ def test_a_stall_keeps_the_connection_open_and_silent():
         chunk_server(b"0123456789") as server,
         FaultProxy(server, lambda _: Cut(after=2, how="stall")) as proxy,
     ):
-        host, _, port = proxy.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection(address_of(proxy.url), timeout=5) as connection:
             assert connection.recv(2, socket.MSG_WAITALL) == b"01"
             connection.settimeout(0.2)
             with pytest.raises(TimeoutError):

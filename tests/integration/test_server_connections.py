@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from proof.forked_process import Forked
 from support.killable_server import killed_server
 from support.reference_server import eventually
+from support.server_address import address_of
 from tidewire_server import Server
 from tidewire_server.serving.descriptors import throttle_accept_errors
 
@@ -31,10 +31,6 @@ from tidewire_server import Server
 resource.setrlimit(resource.RLIMIT_NOFILE, (110, 120))  # the server asks for more, and gets up to the second
 Server().run(port=0)
 """
-
-
-def address_of(url):
-    return urlsplit(url).hostname, urlsplit(url).port
 
 
 def opened(address, number, stack):

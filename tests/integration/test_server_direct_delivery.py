@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from types import FrameType
 
-import httpx2
 import pytest
 import uvicorn
 from starlette.types import Message
@@ -19,6 +18,7 @@ from starlette.types import Message
 import tidewire
 import tidewire_server
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
+from support.server_address import address_of
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
 from tidewire_server.http.uvicorn.uvicorn_internals import SEND_BUFFER_BYTES, UvicornConnection
@@ -104,10 +104,9 @@ def test_other_changes_keep_their_order_between_appends(window):
 def test_a_reader_that_reconnects_after_cuts_loses_no_event():
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": 20_000})
-        url = httpx2.URL(peer.url)
         cursor, got, cuts = "0-0", [], 0
         while not (got and got[-1].type == "done"):
-            with socket.create_connection((url.host, url.port), timeout=30) as cut:
+            with socket.create_connection(address_of(peer.url), timeout=30) as cut:
                 request = f"GET /v1/jobs/{job}/events?after={cursor} HTTP/1.1\r\nHost: localhost\r\n\r\n"
                 cut.sendall(request.encode())
                 received = b""
@@ -140,10 +139,9 @@ def unchunked(answer: bytes) -> bytes:
 def test_a_reader_with_a_full_socket_catches_up_without_delaying_others(letters):
     with serving(make_server()) as peer:
         job = peer.start("many", {"letters": letters})
-        url = httpx2.URL(peer.url)
         with socket.socket() as stuck_socket:
             stuck_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck_socket.connect((url.host, url.port))
+            stuck_socket.connect(address_of(peer.url))
             stuck_socket.sendall(
                 f"GET /v1/jobs/{job}/events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
             )

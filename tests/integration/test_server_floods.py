@@ -12,10 +12,10 @@ import struct
 import threading
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 
 from support.reference_server import QUICK, Peer, Reading, data, eventually, serving
+from support.server_address import address_of
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream
 from tidewire_server.serving.log_format import EVERY
@@ -54,14 +54,9 @@ def peer():
         yield peer
 
 
-def address_of(peer: Peer) -> tuple[str, int]:
-    url = httpx2.URL(peer.url)
-    return url.host, url.port
-
-
 @pytest.fixture
 def address(peer):
-    return address_of(peer)
+    return address_of(peer.url)
 
 
 @pytest.fixture
@@ -148,8 +143,8 @@ async def test_a_thousand_concurrent_clients_each_get_their_response(address):
 
 def test_slowly_arriving_requests_time_out_without_delaying_others():
     with serving(make_server(head_timeout=0.5, body_timeout=0.5)) as peer, concurrent_stream(peer):
-        heads = [socket.create_connection(address_of(peer), timeout=20) for _ in range(30)]
-        bodies = [socket.create_connection(address_of(peer), timeout=20) for _ in range(30)]
+        heads = [socket.create_connection(address_of(peer.url), timeout=20) for _ in range(30)]
+        bodies = [socket.create_connection(address_of(peer.url), timeout=20) for _ in range(30)]
         for slow in heads:
             slow.sendall(b"GET /v1 HTTP/1.1\r\n")
         for slow in bodies:

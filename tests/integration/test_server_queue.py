@@ -3,12 +3,12 @@
 import asyncio
 import re
 import threading
-from urllib.parse import urlsplit
 
 import pytest
 
 from support.controlled_server import held
 from support.reference_server import QUICK, Peer, data, eventually, serving
+from support.server_address import address_of
 from tidewire_server import Server
 from tidewire_server.endpoints.endpoint import Endpoint, Options
 from tidewire_server.jobs.job_scheduler import JobScheduler
@@ -209,8 +209,7 @@ def test_readers_in_a_long_queue_receive_few_queue_events_each(waiting):
         return n
 
     with server.running() as url:
-        address = (urlsplit(url).hostname, urlsplit(url).port)
-        streams = asyncio.run(submit_and_read(address, waiting, begin))
+        streams = asyncio.run(submit_and_read(address_of(url), waiting, begin))
     positions = [
         [int(queue_place) for queue_place in re.findall(rb'"position":(\d+)', stream)] for stream in streams
     ]

@@ -6,12 +6,12 @@ import re
 import socket
 import threading
 import time
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
+from support.server_address import address_of
 from tidewire_server import Server
 from tidewire_server.http.uvicorn.uvicorn_protocol import MAX_HEADERS, MAX_PIPELINED
 
@@ -40,7 +40,7 @@ def address():
         await asyncio.Event().wait()
 
     with server.running() as url:
-        yield urlsplit(url).hostname, urlsplit(url).port
+        yield address_of(url)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import uvicorn
 from pydantic import BaseModel, Field
 
 from support.reference_server import JSON, QUICK, Peer, data, eventually, logged, serving
+from support.server_address import address_of
 from tidewire.protocol.problems import REGISTRY
 from tidewire.protocol.resources import Discovery, EndpointDescription, JobResource
 from tidewire_server import Server, Stream
@@ -362,8 +363,7 @@ def test_a_body_that_arrived_while_the_event_loop_was_blocked_is_accepted(loop, 
 
 
 def connected(peer: Peer) -> socket.socket:
-    url = httpx2.URL(peer.url)
-    return socket.create_connection((url.host, url.port), timeout=20)
+    return socket.create_connection(address_of(peer.url), timeout=20)
 
 
 def head_of_a_submit(size: int) -> bytes:
@@ -652,8 +652,7 @@ def test_head_and_options_are_answered(peer):
 def test_a_stream_is_served_to_http_1_0_clients(peer):
     job = peer.start("greet")
     peer.ended(job)
-    url = httpx2.URL(peer.url)
-    with socket.create_connection((url.host, url.port)) as old:
+    with socket.create_connection(address_of(peer.url)) as old:
         old.sendall(f"GET /v1/jobs/{job}/events HTTP/1.0\r\n\r\n".encode())
         received = b""
         while chunk := old.recv(65536):

@@ -22,6 +22,7 @@ from support.free_port import free_port
 from support.readme_loop import ReadmeLoop
 from support.reference_server import JSON, STREAM, Fold, Peer, data, eventually, logged, serving
 from support.serve_command import served
+from support.server_address import address_of
 from tidewire import Client, RetryPolicy
 from tidewire.errors import JobFailedError, TidewireError
 from tidewire.protocol.sse import Decoder
@@ -301,8 +302,7 @@ def test_a_job_can_be_cancelled_and_deleted_while_the_server_drains(folder, log)
 
 def test_a_script_whose_connection_is_cut_resumes_while_the_server_drains(folder):
     with served(folder, "story.py") as (process, peer):
-        host, port = peer.url.removeprefix("http://").split(":")
-        with FaultyProxy((host, int(port)), 0, weights={"none": 1}) as network:
+        with FaultyProxy(address_of(peer.url), 0, weights={"none": 1}) as network:
             script = ReadmeLoop(network.url, "tell", gate="a.gate")
             eventually(lambda: script.text)
             stop(process, peer)

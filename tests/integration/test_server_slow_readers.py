@@ -12,10 +12,10 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
-import httpx2
 import pytest
 
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
+from support.server_address import address_of
 from tidewire import Client
 from tidewire.protocol.sse import Decoder, Event
 from tidewire_server import Server, Stream
@@ -55,10 +55,9 @@ class SlowReader:
     """A reader with a small receive buffer that reads only when a test calls `take` or `rest`."""
 
     def __init__(self, peer: Peer, job: str, query: str = "") -> None:
-        url = httpx2.URL(peer.url)
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.connect((url.host, url.port))
+        self.socket.connect(address_of(peer.url))
         self.socket.settimeout(30)
         self.socket.sendall(f"GET /v1/jobs/{job}/events{query} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
         self._decoder = Decoder()
@@ -244,12 +243,11 @@ def test_the_connection_of_an_unread_response_is_reset():
     with serving(make_server(stall_timeout=1.5)) as peer, contextlib.ExitStack() as open_sockets:
         small = peer.run("spell", {"letters": 1})["id"]
         big = peer.run("paint", {"frames": 1, "size": 600_000})["id"]
-        url = httpx2.URL(peer.url)
         polls = []
         for close in (b"", b"Connection: close\r\n"):
             stuck = open_sockets.enter_context(socket.socket())
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stuck.connect((url.host, url.port))
+            stuck.connect(address_of(peer.url))
             stuck.sendall(b"GET /v1/jobs/%b HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % (big.encode(), close))
             polls.append(select.poll())
             polls[-1].register(stuck, 0)

@@ -15,6 +15,7 @@ import pytest
 from support import serve_command
 from support.reference_server import QUICK, Fold, Peer, Reading, data, eventually, serving
 from support.sample_server import served
+from support.server_address import address_of
 from tidewire import AsyncClient, Client
 from tidewire.errors import JobNotFoundError
 from tidewire_server import Server, Stream
@@ -220,7 +221,7 @@ def test_a_reader_that_is_too_slow_for_goaway_loses_its_connection(server_with_c
     with socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader.settimeout(10)
-        reader.connect(("127.0.0.1", int(peer.url.rpartition(":")[2])))
+        reader.connect(address_of(peer.url))
         reader.sendall(f"GET {url} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         assert reader.recv(100)
         jump(3600)

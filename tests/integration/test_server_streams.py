@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from support.reference_server import QUICK, STREAM, Fold, Peer, Reading, data, eventually, logged, serving
+from support.server_address import address_of
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.sse import Decoder
 from tidewire_server import Server, Stream
@@ -209,8 +210,7 @@ def test_trimmed_events_are_replaced_by_a_snapshot():
 def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
     with serving(make_server(stall_timeout=1.5, max_log_bytes=512 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
-        host, port = httpx2.URL(peer.url).host, httpx2.URL(peer.url).port
-        with socket.create_connection((host, port)) as stuck:
+        with socket.create_connection(address_of(peer.url)) as stuck:
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             fold = Fold(keep_states=False).take(peer.events(job))
@@ -223,10 +223,9 @@ def test_a_stuck_reader_is_closed_without_affecting_the_job_or_others():
 def test_a_slow_reader_gets_a_snapshot_in_place_of_trimmed_events():
     with serving(make_server(max_log_bytes=16 * 1024)) as peer:
         job = peer.start("flood", {"kilobytes": 1000})
-        host, port = httpx2.URL(peer.url).host, httpx2.URL(peer.url).port
         fold, reasons = Fold(), []
         decoder = Decoder()
-        with socket.create_connection((host, port)) as slow:
+        with socket.create_connection(address_of(peer.url)) as slow:
             slow.sendall(f"GET /v1/jobs/{job}/events?after=0-0 HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
             eventually(lambda: peer.job(job)["status"] == "succeeded")
             received = b""

@@ -11,6 +11,7 @@ import pytest
 from support.killable_server import Killed
 from support.postgres_server import needs_postgres
 from support.reference_server import eventually
+from support.server_address import address_of
 from support.traced_server import SECRET, read_spans
 from tidewire import Client
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
@@ -183,9 +184,8 @@ def test_times_of_the_queue_and_of_the_first_event(server):
 
 
 def test_a_client_that_is_cut_twice_and_a_server_that_is_killed_give_one_trace(server):
-    host, port = server.url.removeprefix("http://").split(":")
     cut = Cut(mark=SECRET.encode(), after=1, occurrence=2, how="rst")
-    with FaultProxy((host, int(port)), lambda number: cut if number < 2 else None) as proxy:
+    with FaultProxy(address_of(server.url), lambda number: cut if number < 2 else None) as proxy:
         with server.client(url=proxy.url) as client:
             job, text, killed = client.submit("talk", words=100), "", False
             for update in job:

@@ -15,7 +15,6 @@ from support.foreign_programs import (
     NODE,
     SERVERS,
     TEXT,
-    address,
     cut_inside_events,
     javascript,
     javascript_server,
@@ -24,6 +23,7 @@ from support.foreign_programs import (
 )
 from support.late_body_proxy import LateBodyProxy
 from support.sample_server import WORDS, sentence, served
+from support.server_address import address_of
 from support.spec_document import SPEC
 from tidewire_conformance.wire.fault_proxy import Cut, FaultProxy
 
@@ -108,21 +108,21 @@ def test_rollbacks_of_the_reference_server_are_applied(reference_url):
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 def test_cuts_within_events_of_the_reference_server_lose_nothing(reference_url, how):
-    with FaultProxy(address(reference_url), plan=cut_inside_events(CUTS, how)) as proxy:
+    with FaultProxy(address_of(reference_url), plan=cut_inside_events(CUTS, how)) as proxy:
         output = run(proxy.url, "talk", {"input": {"words": 60, "slow": True}})
         assert len(proxy.cuts) >= CUTS - 1
     assert output.text == output.value == sentence(60)
 
 
 def test_rollbacks_are_applied_across_cuts(reference_url):
-    with FaultProxy(address(reference_url), plan=cut_inside_events(CUTS, "fin")) as proxy:
+    with FaultProxy(address_of(reference_url), plan=cut_inside_events(CUTS, "fin")) as proxy:
         output = run(proxy.url, "hesitate", {"input": {"words": 12}})
         assert len(proxy.cuts) >= CUTS - 1
     assert output.text == output.value
 
 
 def test_a_submit_whose_body_arrives_too_late_is_repeated():
-    with served(body_timeout=0.1) as url, LateBodyProxy(address(url)) as proxy:
+    with served(body_timeout=0.1) as url, LateBodyProxy(address_of(url)) as proxy:
         output = run(proxy.url, "talk", {"input": {"words": 3}})
         assert proxy.faults["late body"] == 1
     assert output.text == output.value == sentence(3)
@@ -163,7 +163,7 @@ def third_party_url(request):
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", ["fin", pytest.param("rst", marks=pytest.mark.slow)])
 def test_cuts_within_events_of_third_party_servers_lose_nothing(third_party_url, how):
-    with FaultProxy(address(third_party_url), plan=cut_inside_events(CUTS, how)) as proxy:
+    with FaultProxy(address_of(third_party_url), plan=cut_inside_events(CUTS, how)) as proxy:
         output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
         assert len(proxy.cuts) >= CUTS - 1
     assert output.text == output.value == TEXT
@@ -180,7 +180,7 @@ def test_another_process_resumes_from_a_checkpoint(third_party_url):
 
 def test_silence_reconnects():
     plan = lambda n: Cut(mark=b"id:1-5\n", after=2, how="stall") if n < 3 else None  # noqa: E731
-    with javascript_server(heartbeat_ms=100) as url, FaultProxy(address(url), plan) as proxy:
+    with javascript_server(heartbeat_ms=100) as url, FaultProxy(address_of(url), plan) as proxy:
         output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 1}})
         assert len(proxy.cuts) >= 1
     assert output.text == TEXT
@@ -189,7 +189,7 @@ def test_silence_reconnects():
 def test_a_snapshot_replaces_trimmed_events():
     with (
         javascript_server(max_log_bytes=200) as url,
-        FaultProxy(address(url), plan=cut_inside_events(CUTS, "fin")) as proxy,
+        FaultProxy(address_of(url), plan=cut_inside_events(CUTS, "fin")) as proxy,
     ):
         output = run(proxy.url, "words", {"input": {"text": TEXT, "delay_ms": 2}})
         assert len(proxy.cuts) >= 2
@@ -212,7 +212,7 @@ def start(url, endpoint, **input_):
 @pytest.mark.heavy
 def test_a_page_follows_a_job_through_cuts(third_party_url):
     name = start(third_party_url, "words", text=TEXT, delay_ms=40)
-    with FaultProxy(address(third_party_url), plan=cut_inside_events(5, "fin")) as proxy:
+    with FaultProxy(address_of(third_party_url), plan=cut_inside_events(5, "fin")) as proxy:
         shown, end = run_page(proxy.url, name)
         assert len(proxy.cuts) == 5
     assert len(shown) > 5

@@ -14,12 +14,12 @@ from support.foreign_programs import (
     INTEROP,
     SERVERS,
     TEXT,
-    address,
     cut_inside_events,
     javascript_server,
     needs_node,
     server,
 )
+from support.server_address import address_of
 from tidewire import Checkpoint, Client, RetryPolicy
 from tidewire.errors import (
     EndpointNotFoundError,
@@ -99,7 +99,7 @@ def test_a_cancelled_job_keeps_its_partial_value(url):
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 def test_cuts_within_events_neither_lose_nor_repeat_text(url, how):
-    with FaultProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy, Client(proxy.url) as client:
+    with FaultProxy(address_of(url), plan=cut_inside_events(CUTS, how)) as proxy, Client(proxy.url) as client:
         job = client.submit("words", text=TEXT, delay_ms=1)
         assert read_all(job) == TEXT
         assert job.result() == TEXT
@@ -162,7 +162,7 @@ def test_batch_items_fail_independently(javascript_url):
 def test_a_submit_retried_after_a_cut_starts_one_job():
     with (
         javascript_server(max_jobs=1) as url,
-        FaultProxy(address(url), plan=lambda n: Cut(after=20) if n == 0 else None) as proxy,
+        FaultProxy(address_of(url), plan=lambda n: Cut(after=20) if n == 0 else None) as proxy,
         Client(proxy.url, retry=RetryPolicy(max_delay=0.01)) as client,
     ):
         job = client.submit("words", text="a b", delay_ms=60_000)
@@ -183,7 +183,7 @@ def test_a_silent_connection_is_replaced():
     with (
         javascript_server(heartbeat_ms=100) as url,
         FaultProxy(
-            address(url), lambda n: Cut(mark=b"id:1-5\n", after=2, how="stall") if n < 2 else None
+            address_of(url), lambda n: Cut(mark=b"id:1-5\n", after=2, how="stall") if n < 2 else None
         ) as proxy,
         Client(proxy.url) as client,
     ):
@@ -202,7 +202,7 @@ def test_planned_closes_do_not_count_as_failed_attempts():
 def test_a_snapshot_replaces_trimmed_events(how):
     with (
         javascript_server(max_log_bytes=200) as url,
-        FaultProxy(address(url), plan=cut_inside_events(CUTS, how)) as proxy,
+        FaultProxy(address_of(url), plan=cut_inside_events(CUTS, how)) as proxy,
         Client(proxy.url) as client,
     ):
         assert read_all(client.submit("words", text=TEXT, delay_ms=8)) == TEXT

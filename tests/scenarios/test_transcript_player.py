@@ -9,6 +9,7 @@ from scenarios.transcripts.player import DifferenceError, Player
 from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
 from scenarios.transcripts.stage import Scene, describe, judge_exchanges, playing
 from support.scripted_server import CLOSE, RESET, ScriptedServer
+from support.server_address import address_of
 from support.spec_document import SCHEMAS
 from tidewire_server import Server, Stream
 
@@ -90,9 +91,8 @@ def test_a_server_with_other_text_fails():
         stream.append("io")
 
     with server.running() as url:
-        host, port = url.removeprefix("http://").split(":")
         with (
-            Player((host, int(port))) as player,
+            Player(address_of(url)) as player,
             pytest.raises(DifferenceError, match='it is "io", not "lo"'),
         ):
             player.play(STREAM)

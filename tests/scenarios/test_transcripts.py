@@ -14,7 +14,7 @@ from scenarios.transcripts.player import CUES, Player
 from scenarios.transcripts.scenes import SCENES, TRANSCRIPTS
 from scenarios.transcripts.stage import WHOLE_RUN_CHECKS, Scene, playing
 from support import serve_command
-from support.foreign_programs import address
+from support.server_address import address_of
 from support.spec_document import SPEC, extract
 
 EVERY = "every transcript: "
@@ -85,7 +85,7 @@ def test_a_server_process_with_script_follows_a_transcript(tmp_path):
             process,
             peer,
         ),
-        Player(address(peer.url)) as player,
+        Player(address_of(peer.url)) as player,
     ):
         player.play(TRANSCRIPTS["plain-stream"].text)
         process.send_signal(SIGTERM)

@@ -16,6 +16,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from support.callers import ANN, BOB, Caller, other_addresses_exist
 from support.reference_server import QUICK, Peer, data, eventually
+from support.server_address import address_of
 from tidewire_server import Server
 from tidewire_server.serving.serve import uvicorn_config
 from tidewire_server.settings import Settings, share_of
@@ -273,9 +274,8 @@ def test_endpoints_of_one_group_skip_a_caller_that_uses_its_share_of_the_threads
 
 def test_one_address_cannot_take_all_connections(gate):
     with serving(gate, max_connections=8) as url, ExitStack() as stack:
-        address = httpx2.URL(url).host, httpx2.URL(url).port
         held = [
-            stack.enter_context(socket.create_connection(address, 20, source_address=(BOB, 0)))
+            stack.enter_context(socket.create_connection(address_of(url), 20, source_address=(BOB, 0)))
             for _ in range(30)
         ]
         refused = held[4].recv(65536)
@@ -288,7 +288,7 @@ def test_one_address_cannot_take_all_connections(gate):
         held[0].close()
 
         def served() -> bool:
-            with socket.create_connection(address, 20, source_address=(BOB, 0)) as again:
+            with socket.create_connection(address_of(url), 20, source_address=(BOB, 0)) as again:
                 again.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return again.recv(65536).startswith(b"HTTP/1.1 200")
 
@@ -298,8 +298,7 @@ def test_one_address_cannot_take_all_connections(gate):
 def test_a_named_proxy_may_take_all_connections(gate):
     settings = {"max_connections": 8, "forwarded_allow_ips": ("127.0.0.0/8",)}
     with serving(gate, **settings) as url, ExitStack() as stack:
-        address = httpx2.URL(url).host, httpx2.URL(url).port
-        held = [stack.enter_context(socket.create_connection(address, 20)) for _ in range(9)]
+        held = [stack.enter_context(socket.create_connection(address_of(url), 20)) for _ in range(9)]
         assert b"its limit of 8 open connections" in held[8].recv(65536)
         held[7].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert held[7].recv(65536).startswith(b"HTTP/1.1 200")

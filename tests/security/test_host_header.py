@@ -2,18 +2,18 @@
 
 import json
 import socket
-from urllib.parse import urlsplit
 
 import pytest
 
 from support.reference_server import QUICK, serving
+from support.server_address import address_of
 from tidewire_server import Server
 
 
 @pytest.fixture(scope="module")
 def address():
     with serving(Server(**QUICK)) as peer:
-        yield urlsplit(peer.url).hostname, urlsplit(peer.url).port
+        yield address_of(peer.url)
 
 
 def exchange(address, head: bytes) -> tuple[int, bytes]:

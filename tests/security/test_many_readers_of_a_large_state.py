@@ -7,11 +7,11 @@ import socket
 import threading
 import tracemalloc
 
-import httpx2
 import pytest
 
 from support.openai_surface import stepwise_server
 from support.reference_server import QUICK, data, eventually, serving
+from support.server_address import address_of
 from tidewire.protocol.cursor import Cursor
 from tidewire.protocol.document import Document
 from tidewire_server import Server, Stream
@@ -62,10 +62,9 @@ def encoded(monkeypatch):
 
 def request_and_stall(peer, path: str, stack: contextlib.ExitStack) -> None:
     """Send a request, wait for the start of its response, and leave the rest unread."""
-    url = httpx2.URL(peer.url)
     stuck = stack.enter_context(socket.socket())
     stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    stuck.connect((url.host, url.port))
+    stuck.connect(address_of(peer.url))
     stuck.settimeout(30)
     stuck.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     assert stuck.recv(12) == b"HTTP/1.1 200"

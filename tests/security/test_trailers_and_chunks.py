@@ -4,11 +4,11 @@ import asyncio
 import json
 import re
 import socket
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
+from support.server_address import address_of
 from tidewire_server import Server
 from tidewire_server.http.uvicorn import slow_reader_sender
 
@@ -31,7 +31,7 @@ def address():
         await asyncio.Event().wait()
 
     with server.running() as url:
-        yield urlsplit(url).hostname, urlsplit(url).port
+        yield address_of(url)
 
 
 TOKEN = b"Authorization: Bearer " + b"a" * 32 + b"\r\n"

@@ -16,6 +16,7 @@ from proof.reimplementations.plain_adapter import PlainAdapter
 from proof.reimplementations.plain_client import TRAITS, PlainClient
 from proof.reimplementations.plain_requests import CutError
 from support.reference_server import eventually
+from support.server_address import address_of
 from tidewire_conformance.clients.scenarios import (
     AdapterError,
     Outcome,
@@ -55,8 +56,7 @@ def play_all(scenarios, adapter, workers=16):
 def stream_requested(scenario):
     """Start the server of a scenario and yield it with a connection that has requested the stream."""
     with ScenarioServer(scenario, patience=5) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection(address_of(server.url), timeout=5) as connection:
             connection.sendall(GET)
             yield server, connection
 
@@ -91,8 +91,7 @@ def test_the_server_closes_after_a_request_that_asks_for_it(request_line, path):
         "then": "keep",
     }
     with ScenarioServer(scripted(exchange), patience=5) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection(address_of(server.url), timeout=5) as connection:
             connection.sendall(f"{request_line.format(path=path)}\r\nHost: a\r\n\r\n".encode())
             head = read_to_the_end(connection).partition(b"\r\n\r\n")[0]
     # A client of HTTP/1.0 cannot decode chunks (RFC 9112, section 6.1).
@@ -114,8 +113,7 @@ def test_the_server_closes_after_a_request_that_asks_for_it(request_line, path):
 )
 def test_the_server_reads_a_request_only_up_to_a_limit(flood):
     with ScenarioServer(scripted(), patience=5) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection(address_of(server.url), timeout=5) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(flood)
                 assert read_to_the_end(connection) == b""
@@ -158,8 +156,7 @@ def test_a_stalled_connection_stays_open_until_the_client_closes_it():
 def test_until_saw_waits_for_a_value_and_records_a_timeout():
     steps = [{"until_saw": "Hel"}, {"bytes": "a"}]
     with ScenarioServer(scripted({"events": steps}), patience=0.1) as server:
-        host, _, port = server.url.removeprefix("http://").partition(":")
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection(address_of(server.url), timeout=5) as connection:
             connection.sendall(GET)
             assert read_to_the_end(connection).endswith(b"\r\n\r\n")
         (request,) = server.conversation.requests

@@ -75,11 +75,6 @@ def javascript(script: str, *arguments: str, **options: object) -> list[dict[str
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-def address(url: str) -> tuple[str, int]:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return host, int(port)
-
-
 def cut_inside_events(count: int, how: Literal["fin", "rst", "stall"]) -> Callable[[int], Cut | None]:
     """Return a plan that breaks each of the first `count` connections inside its third logged event."""
 

@@ -15,8 +15,9 @@ from pydantic import BaseModel
 
 from scenarios.transcripts.player import PATIENCE, Player, wait_for_job_end
 from scenarios.transcripts.stage import Scene, Served, reference_server
-from support.foreign_programs import address, standard_library_server
+from support.foreign_programs import standard_library_server
 from support.reference_server import eventually
+from support.server_address import address_of
 from support.server_process import ServerProcess
 from support.spec_document import document
 from tidewire_server import ItemError, Server, Stream
@@ -208,7 +209,7 @@ def server_with_log_file(scene: Scene, settings: Mapping[str, Any]) -> Iterator[
 @contextlib.contextmanager
 def appendix_server(scene: Scene, settings: Mapping[str, Any]) -> Iterator[Served]:
     with standard_library_server() as url:
-        yield address(url), None
+        yield address_of(url), None
 
 
 PRINCIPALS = {"token": "ada-knows-it", "stranger": "bob-knows-it"}
