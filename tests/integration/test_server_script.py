@@ -3,6 +3,7 @@
 import pytest
 from jsonschema import Draft202012Validator
 
+from support.nested_arrays import nested
 from support.reference_server import QUICK, Fold, data, logged, serving
 from tidewire_server import Server
 from tidewire_server.script_endpoint import (
@@ -190,10 +191,6 @@ def test_a_state_beyond_max_state_bytes_fails_the_job(peer):
 def test_a_script_above_a_limit_is_refused_before_it_is_queued(peer, largest, too_large, pointer):
     assert peer.submit(SCRIPT, {"script": largest}).status_code == 201
     assert refused(peer, {"script": too_large})[0] == pointer
-
-
-def nested(depth):
-    return [nested(depth - 1)] if depth > 1 else []
 
 
 @pytest.mark.parametrize(

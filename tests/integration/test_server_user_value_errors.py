@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from support.nested_arrays import nested
 from tidewire_server import Server, Stream
 from tidewire_server.errors import InvalidValueError
-
-
-def nested(levels: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 class Box(BaseModel):

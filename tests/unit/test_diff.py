@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 
+from support.nested_arrays import nested
 from support.random_json import canonical_text
 from support.spec_vectors import for_each_vector, load_vectors
 from support.tables import for_each_case
@@ -13,13 +14,6 @@ from tidewire.protocol.document.json_values import MAX_STATE_DEPTH
 
 REFUSED = load_vectors("diff/refused")["vectors"]
 OUTCOMES = {"malformed": DiffError, "unknown": UnknownOpError, "check": IntegrityError}
-
-
-def nested(depth, inner=0):
-    value = inner
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 # --- test vectors

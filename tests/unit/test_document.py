@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from support.nested_arrays import nested
 from support.random_json import canonical_text, random_value
 from support.spec_vectors import for_each_vector
 from tidewire.protocol import strict_json
@@ -402,13 +403,6 @@ def test_failed_check_rolls_back_the_ops_before_it():
 
 
 # --- limits
-
-
-def nested(depth):
-    value = 0
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def test_value_of_an_item_is_accepted_up_to_the_depth_limit():

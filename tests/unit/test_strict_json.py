@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from support.nested_arrays import nested
 from tidewire.protocol.strict_json import MAX_DEPTH, MAX_INTEGER, StrictJsonError, check, dumps, loads
 
 
@@ -63,13 +64,6 @@ def test_excessive_depth_is_refused_without_a_recursion_error(opening, closing):
     for too_many in (fits + 1, 100_000):
         with pytest.raises(StrictJsonError, match="deeper than 64"):
             loads(opening * too_many + "1" + closing * too_many)
-
-
-def nested(depth):
-    value = 1
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize(
