@@ -563,8 +563,8 @@ class Sparse:
         raise RuntimeError("no storage")
 
 
-@pytest.mark.parametrize("faulty", [UnfinishedError(), Sparse()])
-def test_a_faulty_error_or_type_fails_only_its_row(faulty):
+@pytest.mark.parametrize(("faulty", "code"), [(UnfinishedError(), "internal"), (Sparse(), "invalid_value")])
+def test_a_faulty_error_or_type_fails_only_its_row(faulty, code):
     server = Server(**QUICK)
 
     @server.endpoint(batch=True)
@@ -573,7 +573,7 @@ def test_a_faulty_error_or_type_fails_only_its_row(faulty):
 
     with serving(server) as peer:
         failed, fine = peer.run("values", inputs=[{"n": 0}, {"n": 1}])["state"]["items"]
-    assert (failed["error"]["code"], fine["value"]) == ("internal", 1)
+    assert (failed["error"]["code"], fine["value"]) == (code, 1)
 
 
 class Words(BaseModel):
