@@ -693,6 +693,41 @@ async def test_an_async_map_takes_over_the_file_of_one_whose_loop_has_raised_an_
 
 
 @pytest.mark.anyio
+async def test_an_async_map_is_refused_while_the_loop_of_another_task_processes_a_value(server, file):
+    got, processes, continues = [], anyio.Event(), anyio.Event()
+    async with AsyncClient(server.url) as client, anyio.create_task_group() as tasks:
+
+        async def first():
+            async for value in client.map("double", range(20), batch_size=2, resume_file=file):
+                got.append(value)
+                processes.set()
+                await continues.wait()
+
+        tasks.start_soon(first)
+        await processes.wait()
+        with pytest.raises(ResumeFileError, match=r"run\.jsonl is in use by another map"):
+            await anext(client.map("double", range(20), resume_file=file))
+        continues.set()
+    assert got == VALUES
+
+
+@pytest.mark.anyio
+async def test_an_async_map_takes_over_the_file_of_a_task_that_has_ended(server, file):
+    async with AsyncClient(server.url) as client:
+        values = client.map("double", range(20), batch_size=2, resume_file=file)
+
+        async def first():
+            assert await anext(values) == 0
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first)
+        assert [value async for value in client.map("double", range(20), resume_file=file)] == VALUES
+        with pytest.raises(ConcurrentReadError, match="this map was closed"):
+            assert [value async for value in values]
+    assert submitted(server) == dict.fromkeys(range(20), 1)
+
+
+@pytest.mark.anyio
 async def test_a_map_takes_over_the_file_of_one_whose_wait_was_cancelled(server, file):
     server.endpoint("slow").streams(["a", "b"]).stalls_after(1)
     async with AsyncClient(server.url) as client:

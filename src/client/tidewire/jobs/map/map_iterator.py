@@ -73,6 +73,7 @@ class _MapReader(Generic[X]):
         if self._inputs_failed and self._work.finished and self._failure is None:
             what = "this map has no more inputs, because their iterator raised an error or was cancelled"
             raise ConcurrentReadError(what, advice="Call map() again with the remaining inputs.")
+        self._work.mark_task()
         self._busy = True
         self._work.mark_suspended(suspended=False)
         try:

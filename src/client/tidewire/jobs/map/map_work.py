@@ -37,10 +37,13 @@ run counts as running while the client reads it.
 import os
 import secrets
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from hashlib import sha256
 from typing import Any, Final
+
+import anyio
 
 from tidewire.errors import (
     ConcurrentReadError,
@@ -544,6 +547,12 @@ class MapWork:
         """
         if self._file is not None:
             self._file.suspended, self._file.thread = suspended, threading.get_ident()
+
+    def mark_task(self) -> None:
+        """Record the current task. Until it ends, a map in another task cannot take over the resume file."""
+        if self._file is not None:
+            # Do not keep the coroutine alive. It would be in a reference cycle with its local variables.
+            self._file.coroutine = weakref.ref(anyio.get_current_task().coro)
 
     @property
     def needs_closing(self) -> bool:

@@ -124,6 +124,8 @@ class ResumeFile:
             map of the same thread then takes over the file, because the last traceback of a notebook keeps the map of a
             loop alive that was interrupted or has raised an error.
         thread: Identifier of the thread on which the caller's loop runs.
+        coroutine: Coroutine of the task on which the caller's loop runs, if the map is an async iterator. Until it ends, a
+            map in another task of the same event loop cannot take over the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, retry_failed: bool) -> None:
@@ -137,6 +139,7 @@ class ResumeFile:
         self.key: str = ""
         self.suspended: bool = False
         self.thread: int = 0
+        self.coroutine: weakref.ref[Any] | None = None
         self._path = Path(path)
         self._retry_failed = retry_failed
         self._file: BinaryIO | None = None
@@ -192,8 +195,10 @@ class ResumeFile:
 
     def _lock(self, file: BinaryIO) -> None:
         for other in _files_in_process():
-            held, takes_over = other._file, other.suspended and other.thread == self.thread
-            if takes_over and held is not None and os.path.sameopenfile(held.fileno(), file.fileno()):
+            held = other._file
+            if held is None or not other._is_left_to(self):
+                continue
+            if os.path.sameopenfile(held.fileno(), file.fileno()):
                 other.close()
         try:
             _lock(file.fileno())
@@ -204,6 +209,15 @@ class ResumeFile:
             raise ResumeFileError(
                 what, advice="Wait until that map has ended, or pass another file."
             ) from None
+
+    def _is_left_to(self, other: "ResumeFile") -> bool:
+        """Whether another map may take over the file of this one, because the loop of this one cannot run meanwhile."""
+        if not self.suspended or self.thread != other.thread:
+            return False
+        coroutine = self.coroutine and self.coroutine()
+        # The frame of a coroutine that has ended is None.
+        has_ended = getattr(coroutine, "cr_frame", None) is None
+        return has_ended or (other.coroutine is not None and other.coroutine() is coroutine)
 
     def _read(self, file: BinaryIO) -> Iterator[None]:
         """Read all lines, and remove an incomplete last line. Yields from time to time."""
