@@ -57,6 +57,10 @@ def test_recipe_writes_a_checkpoint_that_the_engine_serves(start: Start, library
         "training.json",
         "MODEL_CARD.md",
     }
+    # Another user may serve the checkpoint.
+    assert {p.name: oct(p.stat().st_mode & 0o444) for p in out.iterdir()} == {
+        p.name: "0o444" for p in out.iterdir()
+    }
     record = json.loads((out / "training.json").read_text())
     assert (record["state"], record["result"]["steps"], record["corpus"]["drift"]) == ("complete", 4, [])
     assert f"{record['result']['bits_per_byte']:.3f} bits per byte" in (out / "MODEL_CARD.md").read_text()

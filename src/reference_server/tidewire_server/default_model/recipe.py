@@ -176,6 +176,8 @@ def save_checkpoint(model: LlamaForCausalLM, record: dict[str, Any], out: Path) 
         bos_token_id=end, eos_token_id=end, pad_token_id=end
     )
     half.save_pretrained(out)
+    # safetensors creates a file that only its owner can read. A server of another user could not load the model.
+    (out / "model.safetensors").chmod(0o644)
     (out / "training.json").write_text(json.dumps(record) + "\n")
     (out / "MODEL_CARD.md").write_text(model_card.write(record), encoding="utf-8")
 
