@@ -265,6 +265,35 @@ def test_a_task_of_a_function_that_exits_does_not_end_the_server(caplog):
     assert 'sys.exit("no model")' in caplog.text
 
 
+def test_a_task_that_exits_when_the_server_stops_does_not_keep_other_tasks_from_ending(caplog):
+    server, running, ended = Server(), set(), []
+
+    async def exits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            sys.exit("stopped")
+
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("cleaned up")
+
+    @server.endpoint
+    async def starts() -> int:
+        running.update(asyncio.create_task(each()) for each in (exits, cleans_up))
+        await asyncio.sleep(0)
+        return 1
+
+    with serving(server) as peer:
+        assert peer.value("starts") == 1
+    assert ended == ["cleaned up"]
+    assert [str(task.exception()) for task in running if not task.cancelled()] == ["stopped"]
+    assert 'sys.exit("stopped")' in caplog.text
+
+
 def test_the_log_has_the_line_of_a_function_that_raises_stop_iteration(caplog):
     server = Server()
 

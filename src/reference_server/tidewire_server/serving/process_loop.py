@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tidewire_server.http.lifespan import Lifespan
 from tidewire_server.serving.daemon_threads import DaemonThreads
@@ -31,6 +31,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 
 def run_to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine. Then cancel the remaining tasks and close the event loop.
@@ -40,33 +42,35 @@ def run_to_the_end(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, No
     loop.set_default_executor(pool := DaemonThreads())
     asyncio.set_event_loop(loop)
     try:
-        _run_despite_exits(loop, loop.create_task(work))
+        _run_despite_exits(loop, work)
     finally:
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
         if tasks:
-            _, stuck = loop.run_until_complete(asyncio.wait(tasks, timeout=LAST_GRACE))
+            _, stuck = _run_despite_exits(loop, asyncio.wait(tasks, timeout=LAST_GRACE))
             for task in stuck:
                 _log.warning("task still running at exit: %r", task.get_name())
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        _run_despite_exits(loop, loop.shutdown_asyncgens())
         loop.close()
         pool.drain(LAST_GRACE)
 
 
-def _run_despite_exits(loop: asyncio.AbstractEventLoop, work: asyncio.Task[None]) -> None:
-    """Run the event loop until a task has ended.
+def _run_despite_exits(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, _T]) -> _T:
+    """Run the event loop until a coroutine has ended, and return its result.
 
     If any other task raises SystemExit, the event loop raises it too. Without the loop below, a function whose own task calls
-    `sys.exit` would end the server with all its jobs, and each server that runs the job again.
+    `sys.exit` would end the server with all its jobs, and each server that runs the job again. When the server stops, such a
+    task would keep other tasks from ending.
     """
-    while not work.done():
+    task = loop.create_task(work)
+    while not task.done():
         try:
-            loop.run_until_complete(work)
+            loop.run_until_complete(task)
         except SystemExit as error:
-            if not work.done():
+            if not task.done():
                 _log.error("a task of a function raised SystemExit; the server continues", exc_info=error)
-    work.result()
+    return task.result()
 
 
 @contextlib.contextmanager
