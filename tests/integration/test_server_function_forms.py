@@ -329,8 +329,21 @@ def writes_to_an_alias(stream: Sink) -> None:
     stream.append("word")
 
 
+def writes_to_an_optional_alias(ctx: MaybeContext | None = None, stream: Sink | None = None) -> None:
+    assert ctx is not None
+    assert stream is not None
+    stream.append("word")
+
+
 @pytest.mark.parametrize(
-    "function", [yields_an_alias, yields_texts_of_an_alias, returns_an_alias, writes_to_an_alias]
+    "function",
+    [
+        yields_an_alias,
+        yields_texts_of_an_alias,
+        returns_an_alias,
+        writes_to_an_alias,
+        writes_to_an_optional_alias,
+    ],
 )
 def test_annotations_may_be_type_aliases(function):
     server = Server()

@@ -367,7 +367,7 @@ def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) not in {typing.Union, types.UnionType}:
         return annotation
     others = [each for each in get_args(annotation) if each is not types.NoneType]
-    alone = others[0] if len(others) == 1 else None
+    alone = _without_none(_unaliased(others[0])) if len(others) == 1 else None
     return alone if (get_origin(alone) or alone) in {Stream, Context} else annotation
 
 
