@@ -99,7 +99,10 @@ class JobWatch:
 
     def go_away(self, *, spread: float = 0.0, even_if_ended: bool = False) -> None:
         """End with an error, because the server stops. See `OpenStream.go_away`."""
-        self._end(refuse("unavailable", "the server stops before this text is complete; it may restart soon"))
+        if self._reason_to_end is None:  # A client that has disconnected gets no error, and none is counted.
+            self._end(
+                refuse("unavailable", "the server stops before this text is complete; it may restart soon")
+            )
 
     def _end(self, reason: Exception) -> None:
         self._reason_to_end = reason
