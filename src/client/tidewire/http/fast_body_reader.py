@@ -12,6 +12,7 @@ httpx2.
 """
 
 import math
+import ssl
 import time
 import weakref
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class FastBody(Body):
                     self._buffer = data
                 else:
                     raise ConnectionError("the connection was closed within a chunked body")
-        except (httpcore2.NetworkError, h11.RemoteProtocolError, ConnectionError) as error:
+        except (httpcore2.NetworkError, h11.RemoteProtocolError, ConnectionError, ssl.SSLError) as error:
             raise (self._timed_out() if self._expired else self._broken(error)) from None
         finally:
             self.being_read = False

@@ -19,6 +19,10 @@ _PRIVATE_AUTHORITY: Final = (
     "variable SSL_CERT_FILE to the file with its certificate."
 )
 
+_CLIENT_CERTIFICATE: Final = (
+    "The server accepts only clients with a certificate: pass verify=context, where context is an ssl.SSLContext that has loaded "
+    "the certificate with load_cert_chain()."
+)
 _PROXY_ADVICE: Final = (
     "Check the argument proxy=… and the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."
 )
@@ -80,8 +84,12 @@ def request_error(
             return _invalid_link(error, where)
         case httpx2.RemoteProtocolError() if not str(error).startswith(_CUT):
             return not_http(route.address(url), str(error), where)
-        case httpx2.HTTPError() | httpx2.StreamError():
-            return TransportError(broken_connection(error), where=where)
+        case httpx2.HTTPError() | httpx2.StreamError() | ssl.SSLError():
+            # httpcore2 converts an SSLError of the TLS handshake only. In TLS 1.3, the server refuses a client without a
+            # certificate after the handshake.
+            what = broken_connection(error)
+            advice = _CLIENT_CERTIFICATE if "CERTIFICATE_REQUIRED" in what else None
+            return TransportError(what, where=where, advice=advice)
         case httpx2.InvalidURL():
             # The client's own URL was parsed before. The invalid URL is a link of the server that is too long for
             # httpx2, or the Location header of a response.

@@ -461,7 +461,7 @@ class _Chunks(Body):
         try:
             with anyio.fail_after(max(0.0, self.limit - self._waited)):
                 segment = await anext(self._chunks, None)
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, ssl.SSLError) as error:
             raise self._broken(error) from None
         except TimeoutError:
             raise self._timed_out() from None
