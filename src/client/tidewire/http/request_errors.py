@@ -80,6 +80,8 @@ def request_error(
             proxy = route.proxy_for(url)
             through = "" if proxy is None else f" through the proxy {proxy}"
             return SilenceTimeoutError(f"no response in time{through}", where=where)
+        case httpx2.WriteTimeout():
+            return SilenceTimeoutError("the request could not be sent in time", where=where)
         case httpx2.RemoteProtocolError() if str(error).startswith(_INVALID_LOCATION):
             return _invalid_link(error, where)
         case httpx2.RemoteProtocolError() if not str(error).startswith(_CUT):

@@ -429,6 +429,10 @@ class Transport:
 # ---- bodies --------------------------------------------------------------------------------------------------------
 
 
+_SENT_BYTES: Final = 64 * 2**10
+"""Maximum size of the pieces in which a request body is sent."""
+
+
 class _RequestBody(httpx2.AsyncByteStream):
     """Request body that calls a function when the whole request was sent."""
 
@@ -437,8 +441,11 @@ class _RequestBody(httpx2.AsyncByteStream):
         self._on_sent = on_sent
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._body:
-            yield self._body
+        # httpcore2 limits the time to send each piece. If the body were one piece, the client could never submit a body that
+        # a slow network does not carry within `answer_timeout`.
+        body = self._body or b""
+        for start in range(0, len(body), _SENT_BYTES):
+            yield body[start : start + _SENT_BYTES]
         self._on_sent()
 
 
