@@ -20,6 +20,7 @@ from tidewire.errors import (
     ConnectTimeoutError,
     JobNotFoundError,
     NotATidewireServerError,
+    RequestError,
     SilenceTimeoutError,
     TransportError,
 )
@@ -123,7 +124,7 @@ def tls_port():
 OTHER_SERVERS = {
     "a page": (
         answer(200, HTML, media="text/html"),
-        r"200 text/html: '<!doctype html><title>It works!</title>'",
+        r"200 text/html: 'It works!'",
     ),
     "a page that says 404": (answer(404, HTML, media="text/html"), "404 text/html"),
     "other JSON": (answer(200, {"hello": "world"}), "200 application/json"),
@@ -150,6 +151,15 @@ async def test_a_response_of_another_kind_of_server_is_quoted_without_retries(co
         assert server.url in str(caught.value)
         assert len(server.requests) == 1
     assert waits == []
+
+
+async def test_a_proxy_that_requires_a_password_is_named():
+    page = b'<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "http://www.w3.org/TR/html4/strict.dtd"><TITLE>Access\nDenied</TITLE>'
+    with ScriptedServer(lambda _: iter([answer(407, page, media="text/html")])) as proxy:
+        async with AsyncClient("http://server.test", proxy=proxy.url) as client:
+            with pytest.raises(RequestError, match="407 text/html: 'Access Denied'") as caught:
+                await client.discover()
+    assert "http://user:password@proxy.example:3128" in caught.value.advice
 
 
 async def test_a_json_body_that_is_not_valid_is_reported_with_its_fault():

@@ -191,6 +191,14 @@ def test_an_unreachable_proxy_raises_a_transport_error():
 # ---- media types and codings -------------------------------------------------------------------------------------
 
 
+def test_the_content_coding_of_a_stream_is_named():
+    head = STREAM.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+    with ScriptedServer(with_stream(lambda _: [head + OPENING, CLOSE])) as server:
+        message = "with the content coding gzip, which the client did not request"
+        with impatient_client(server.url) as client, pytest.raises(TransportError, match=message):
+            client.run("count")
+
+
 def test_responses_other_than_streams_may_be_compressed():
     body = gzip.compress(json.dumps(discovery("count")).encode())
     with ScriptedServer(lambda _: [answer(200, body, Content_Encoding="gzip")]) as server:

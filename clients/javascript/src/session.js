@@ -190,6 +190,14 @@ export class Session {
     // A problem from the server contains an advice itself. The page of a proxy does not.
     const tooLarge = status === 413 && problem === null ? TOO_LARGE : undefined;
     const advice = isOutside ? this.#linkAdvice(url) : tooLarge;
+    const target = actionFor(status, "request") === "redirect" ? resolved(headers.get("location"), url) : null;
+    if (target !== null) {
+      const { method = "GET" } = details;
+      target.username = target.password = "";
+      const what = `the server redirects this ${method} request to ${target}`;
+      const redirectAdvice = "The client follows redirects of GET requests within one origin only. Create a client with the new URL.";
+      return new RequestError(what, { url, status, advice: redirectAdvice, ...details });
+    }
     return RequestError.from(status, problem, { url, retryAfterMs: askedMs, interruption, advice, ...details }, response);
   }
 
@@ -280,12 +288,17 @@ export class Session {
 
   /** A link as a URL, or null if it leads to another origin, which must not get the credentials. @param {string} link @param {string} at */
   #sameOrigin(link, at) {
-    try {
-      const url = new URL(link, at);
-      return url.origin === this.origin ? url.href : null;
-    } catch {
-      return null;
-    }
+    const url = resolved(link, at);
+    return url?.origin === this.origin ? url.href : null;
+  }
+}
+
+/** A link as a URL, or null if it is missing or not valid. @param {string | null} link @param {string} at */
+function resolved(link, at) {
+  try {
+    return link === null ? null : new URL(link, at);
+  } catch {
+    return null;
   }
 }
 
@@ -306,10 +319,13 @@ function problemIn(text) {
   }
 }
 
-/** Status, media type and start of the body of a response without problem details. @param {Connection} connection @param {string} text */
+/** Status, media type, and the title of a page or the start of the body, of a response without problem details. @param {Connection} connection @param {string} text */
 function summary({ status, headers }, text) {
   const [media] = (headers.get("content-type") ?? "").split(";");
-  const start = text.trim().slice(0, 200).replace(/\s+/g, " ").slice(0, 80);
+  const coding = headers.get("content-encoding") ?? "identity";
+  if (!IS_BROWSER && media.trim() === "text/event-stream" && coding !== "identity") return `${status} ${media.trim()} with the content coding ${coding}, which the client did not request`;
+  const title = media.trim() === "text/html" ? /<title[^>]*>([^<]*[^<\s])/i.exec(text.slice(0, 4096))?.[1] : undefined;
+  const start = (title ?? text).trim().slice(0, 200).replace(/\s+/g, " ").slice(0, 80);
   return `${status} ${media.trim() || "without a content type"}${start ? `: ${JSON.stringify(start)}` : ""}`;
 }
 

@@ -404,6 +404,32 @@ const BEHAVIORS = {
     assert.ok(error instanceof tidewire.InvalidInputError && /413 text\/html.*or a proxy in front of it: send less\./.test(error.message), error.stack);
   },
 
+  async "a redirect of a submit names its target"() {
+    const location = "https://user:secret@example.com/v1/endpoints/talk/jobs";
+    for (const status of [301, 302, 307, 308]) {
+      const { url } = await scripted({ connections: [(response) => response.writeHead(status, { location }).end("<html>")] });
+      const error = await new Client(url).submit("talk").catch((error) => error);
+      assert.equal(error.constructor, tidewire.RequestError, error.stack);
+      assert.match(error.message, /redirects this POST request to https:\/\/example\.com\/v1.*Create a client with the new URL/);
+      assert.ok(!error.message.includes("secret"));
+    }
+  },
+
+  async "a page of a proxy is named by its title"() {
+    const html = `<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "http://www.w3.org/TR/html4/strict.dtd">\n<html><TITLE>Log\nin</TITLE>`;
+    const { url } = await scripted({ connections: [(response) => response.writeHead(502, { "content-type": "text/html" }).end(html)] });
+    await assert.rejects(new Client(url, { retry: { attempts: 1 } }).discover(), /502 text\/html: "Log in"/);
+    const hostile = (response) => response.writeHead(502, { "content-type": "text/html" }).end("<title".repeat(150_000));
+    const { url: other } = await scripted({ connections: [hostile] });
+    await assert.rejects(new Client(other, { retry: { attempts: 1 } }).discover(), /502 text\/html: "<title<title/);
+  },
+
+  async "the content coding of a stream is named"() {
+    const compressed = (response) => response.writeHead(200, { "content-type": "text/event-stream", "content-encoding": "gzip" }).end("x");
+    const { url } = await scripted({ connections: [compressed] });
+    await assert.rejects(new Client(url, { retry: { attempts: 1 } }).job(JOB).result(), /with the content coding gzip, which the client did not request/);
+  },
+
   async "one key starts one job"(url) {
     const options = { idempotencyKey: "k".repeat(30) };
     const [one, two] = await Promise.all([1, 2].map(() => new Client(url).submit("talk", {}, options)));

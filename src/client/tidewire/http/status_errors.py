@@ -1,10 +1,13 @@
 """Converts HTTP responses with an unsuccessful status to the client's errors."""
 
+import re
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
 
 from tidewire.errors import NotATidewireServerError, TidewireError, Where, class_of, refusal
+from tidewire.following.http_status_actions import is_event_stream
 from tidewire.http.response import Response
 from tidewire.protocol.problems import Problem
 
@@ -31,9 +34,9 @@ def refused(response: Response, problem: Problem | None, where: Where) -> Tidewi
     if problem is not None:
         return refusal(problem, where)
     kind = class_of(response.status)
-    return kind(
-        f"the request was refused with {_kind(response)}", where=where, retryable=response.status >= 500
-    )
+    what = f"the request was refused with {_kind(response)}"
+    advice = _PROXY_LOGIN if response.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED else None
+    return kind(what, where=where, advice=advice, retryable=response.status >= 500)
 
 
 def may_be_from_gateway(response: Response) -> bool:
@@ -58,15 +61,27 @@ def not_tidewire(base: str, response: Response, fault: str = "") -> NotATidewire
     )
 
 
+_PROXY_LOGIN: Final = (
+    "An HTTP proxy requires a user and a password: set HTTP_PROXY to a URL like http://user:password@proxy.example:3128, or pass it "
+    "as proxy=…."
+)
+_TITLE: Final = re.compile(r"<title[^>]*>([^<]*[^<\s])", re.IGNORECASE)
+"""Title of a page. A page often begins with a long document type, which does not help."""
+
+
 def _media_type(response: Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip()
 
 
 def _kind(response: Response) -> str:
-    """Summarize a response for an error message: status, content type and the start of the body."""
+    """Summarize a response for an error message: status, content type, and the title of a page or the start of the body."""
     media = _media_type(response)
-    start = response.body[:200].decode("utf-8", "replace").split()
-    text = " ".join(start)[:80]
+    coding = response.headers.get("content-encoding", "identity")
+    if is_event_stream(media) and coding != "identity":
+        return f"{response.status} {media} with the content coding {coding}, which the client did not request"
+    body = response.body[:4096].decode("utf-8", "replace")
+    title = _TITLE.search(body) if media == "text/html" else None
+    text = " ".join((title[1] if title else body[:200]).split())[:80]
     if media:
         return f"{response.status} {media}: {text!r}" if text else f"{response.status} {media} without a body"
     if text:
