@@ -115,6 +115,28 @@ async def test_silence_counts_toward_the_patience_of_the_policy():
     assert len(waits) <= 2
 
 
+async def test_a_job_without_events_is_followed_through_any_number_of_cuts_after_a_ping():
+    """As behind a proxy that limits the whole time of a response."""
+    cuts = 40
+    timing, waits = hurried(clock=lambda: 0.0)
+    ping = event({"head": "1-1"}, type="ping")
+
+    def script(_):
+        opening = STREAM + hello(retry=1000) + snapshot("1-1", state("a"), columns=[TEXT])
+        yield (
+            opening + ping
+            if len(waits) < cuts
+            else opening + done("1-2", [{"status": "running", "value": "a"}])
+        )
+        yield CLOSE
+
+    with ScriptedServer(script) as server:
+        async with with_timing(AsyncClient(server.url), timing) as client:
+            assert await client.job("j1").result() == "a"
+    assert len(waits) == cuts
+    assert sum(waits) > 2 * RetryPolicy().patience
+
+
 async def test_a_retry_after_beyond_the_policy_ends_the_attempts_at_once():
     timing, waits = hurried()
     busy = problem(429, "rate_limited", retry_after="3600", retryable=True)

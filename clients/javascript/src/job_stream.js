@@ -126,6 +126,8 @@ export class JobStream {
             this.eventsUrl = session.link(follower.connection.hello.events, connection.url) ?? this.eventsUrl;
             this.#report("connected");
           }
+          // Otherwise a job without events would be given up if a proxy limits the time of each response.
+          if (event.type === "ping" && follower.connection.pingsAhead === 0) this.#retries.confirmed();
           if (found?.type === "applied") {
             this.#silentConnections = 0;
             yield found;

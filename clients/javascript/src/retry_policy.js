@@ -71,6 +71,11 @@ export class RetryState {
     this.#spentMs = 0;
   }
 
+  /** The server has confirmed that the client has all events of the job. */
+  confirmed() {
+    this.#spentMs = 0;
+  }
+
   /**
    * Count an interruption, and return the wait before the next attempt, or throw the error. `isFirstContact`: perhaps no server is there.
    * @param {import("./errors.js").TidewireError} error @param {{isFirstContact?: boolean, hasProgress?: boolean}} [interruption]

@@ -17,7 +17,7 @@
  *
  * @typedef {object} RetryPolicy Limits for the retries of streams, reads, submits and cancels.
  * @property {number} [patienceMs] Time without progress after which the client gives up, by default 300000. It includes all
- *   waits, even those that a server asks for, but not the time during which a stream is live.
+ *   waits, even those that a server asks for, but not the time during which a stream is live. It starts again when a ping confirms that no event is missing.
  * @property {number} [minDelayMs] Shortest first wait, by default 1. A stream's `retry` field sets the first wait.
  * @property {number} [maxDelayMs] Longest wait before the random factor, by default 30000. A server may ask for more.
  * @property {number} [attempts] Failures in a row after which the client gives up. By default unlimited.

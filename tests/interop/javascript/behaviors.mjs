@@ -578,6 +578,19 @@ const BEHAVIORS = {
     assert.deepEqual(texts, [["abd", "1-4"]]);
   },
 
+  async "a job without events is followed through cuts after a ping"() {
+    // As behind a proxy that limits the whole time of a response.
+    const ping = (response) => {
+      response.writeHead(200, { "content-type": "text/event-stream" });
+      const hello = { protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: "1-1", heartbeat_ms: 15000 };
+      response.end(`retry:1\nevent:hello\ndata:${JSON.stringify(hello)}\n\nevent:ping\ndata:{"head":"1-1"}\n\n`);
+    };
+    const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]], ...Array(12).fill(ping), [["1-2", "b"]]] });
+    const job = new Client(url, { retry: { patienceMs: 200, minDelayMs: 40, maxDelayMs: 40 } }).job(JOB);
+    for await (const update of job) if (update.text === "b") break;
+    assert.ok(requests.length >= 14);
+  },
+
   async "the silence of a live stream counts toward the patience"() {
     const connections = Array.from({ length: 500 }, () => [["1-1", ...snapshot("")]]);
     const { url, requests } = await scripted({ connections, heartbeatMs: 20, ends: false });

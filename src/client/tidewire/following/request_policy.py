@@ -210,6 +210,12 @@ class RequestPolicy:
         self.failures = 0
         self.spent = 0.0
 
+    def confirmed(self) -> None:
+        """Reset the spent time, because the server has confirmed that the client has all events of the job. The failures remain,
+        so that the waits continue to grow.
+        """
+        self.spent = 0.0
+
     def _elapsed(self) -> float:
         began, self._began = self._began, None
         return 0.0 if began is None else self._clock() - began

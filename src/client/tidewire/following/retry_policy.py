@@ -24,8 +24,8 @@ class RetryPolicy:
     patience: float = 300.0
     """Number of seconds without progress after which the client gives up. The time counts from the last progress or,
     before any progress, from the start of the call. It includes all waits, even those that a server asks for, but not
-    the time during which a stream is live. If a server asks for a wait that is longer than the remaining time, the
-    client gives up at once."""
+    the time during which a stream is live. It starts again when a ping confirms that no event is missing. If a server
+    asks for a wait that is longer than the remaining time, the client gives up at once."""
     min_delay: float = 0.001
     """Shortest first wait, in seconds. A server may specify the first wait of its stream. Without such a value, 1
     second is used."""
