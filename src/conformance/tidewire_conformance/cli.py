@@ -336,7 +336,8 @@ class _CheckOptions:
     @property
     def part(self) -> str:
         """Options that select a part of the checks, as the report shows them. Empty if all checks run."""
-        return parse_option_values.part(self.only, self.skip)
+        options = {"--only": self.only, "--skip": self.skip}
+        return " ".join(f"{name} {each}" for name, values in options.items() for each in values)
 
 
 def _stream_mode(

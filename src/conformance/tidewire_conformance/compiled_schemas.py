@@ -1,7 +1,8 @@
 """Schemas of the specification, compiled to functions that only say whether a value is valid.
 
-A run validates thousands of values, nearly all of which are valid. With `jsonschema`, validation takes about a third of a
-run's CPU time. The compiled functions take about a tenth of that, and `jsonschema` only explains the few invalid values.
+With `jsonschema`, the validation of a diff with 10,000 operations takes about a second. Meanwhile, no other check of the
+run receives events, so it could report an event as late that was sent in time. The compiled functions take about a tenth
+of that time, and `jsonschema` only explains the few invalid values.
 """
 
 import re
@@ -65,20 +66,6 @@ def _items(schema: dict[str, Any]) -> Test:
     return lambda value: not isinstance(value, list) or all(map(rest, value[first:]))
 
 
-def _by_first_element(alternatives: list[Any]) -> dict[str, Test] | None:
-    """Return the tests of alternatives that are arrays, by the constant that must be their first element.
-
-    The operations of diffs are such arrays, and a single diff may have thousands of them.
-    """
-    found: dict[str, Test] = {}
-    for each in alternatives:
-        first = each.get("prefixItems", [{}])[0].get("const") if each.get("minItems") else None
-        if each.get("type") != "array" or not isinstance(first, str) or first in found:
-            return None
-        found[first] = _compiled(each)
-    return found
-
-
 def _test(name: str, schema: dict[str, Any]) -> Test:
     wanted = schema[name]
     match name:
@@ -130,14 +117,6 @@ def _test(name: str, schema: dict[str, Any]) -> Test:
         case "anyOf":
             parts = [*map(_compiled, wanted)]
             return lambda value: any(part(value) for part in parts)
-        case "oneOf" if (by_name := _by_first_element(wanted)) is not None:
-            return lambda value: (
-                isinstance(value, list)
-                and bool(value)
-                and isinstance(value[0], str)
-                and value[0] in by_name
-                and by_name[value[0]](value)
-            )
         case "oneOf":
             parts = [*map(_compiled, wanted)]
             return lambda value: sum(part(value) for part in parts) == 1

@@ -201,12 +201,6 @@ def select(
     ]
 
 
-def part(only: Sequence[str], skip: Sequence[str]) -> str:
-    """Return the options that select a part of a profile's checks, or an empty string if no such option was used."""
-    options = {"--only": only, "--skip": skip}
-    return " ".join(f"{name} {each}" for name, values in options.items() for each in values)
-
-
 def address(url: str) -> None:
     """Validate the URL of a server.
 

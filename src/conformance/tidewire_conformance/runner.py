@@ -1,7 +1,6 @@
 """Runner of the conformance checks. It runs them concurrently against one server and collects their verdicts."""
 
 import asyncio
-import contextlib
 import math
 import random
 import time
@@ -205,13 +204,11 @@ class CheckProgress:
         self._rounds.append(verdicts)
         lanes = max(1, int(min(self.plan.lanes, _max_lanes(server))))
         slots = asyncio.Semaphore(lanes)
-        # Checks that wait take only two thirds of the slots, so that other checks use the processor meanwhile.
-        waiting_slots = asyncio.Semaphore(max(1, lanes * 2 // 3))
         history_cache: dict[int, Histories] = {}
         total = len(self.checks) * self.plan.repeat
 
         async def take(check: Check) -> None:
-            async with waiting_slots if check.seconds else contextlib.nullcontext(), slots:
+            async with slots:
                 if self._gone and not check.whole_run:
                     verdict = self._not_run(check)
                 else:

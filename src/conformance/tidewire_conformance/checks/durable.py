@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from tidewire_conformance.checks.deadlines import MIN_GRACE_MS
 from tidewire_conformance.checks.jobs import first_has_ended
 from tidewire_conformance.checks.resume import contents, differing, is_trimmed, same_log
+from tidewire_conformance.judging.apply_diffs import ITEM_ENDS
 from tidewire_conformance.judging.state_history import (
     Histories,
     id_text,
@@ -25,8 +26,6 @@ from tidewire_conformance.session import EVENT_STREAM, Job, Session
 from tidewire_conformance.wire.recorded_exchange import RecordedExchange, resolve
 from tidewire_conformance.wire.recording_client import IncompleteResponseError, Wire
 
-ENDED_ITEM = frozenset({"succeeded", "failed", "cancelled"})
-"""Statuses of an item that has ended."""
 OPENS_AN_EPOCH = frozenset({"restart", "rewound"})
 """Reasons of a snapshot that opens a new epoch."""
 RESTART_SECONDS = 60.0
@@ -234,7 +233,7 @@ def _judge_new_attempts(s: Session, job: Job, whole: RecordedExchange) -> int:
         judged += 1
         items, where = step.after.value["items"], s.at(whole, step.block)
         for old, new, first in zip(step.before.value["items"], items, initial or items, strict=False):
-            if old["status"] in ENDED_ITEM:
+            if old["status"] in ITEM_ENDS:
                 where.equal("TW-OVR-019", new, old, ("the same ended item as before:", old))
                 continue
             queued = new["status"] == "queued"

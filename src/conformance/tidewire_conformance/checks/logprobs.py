@@ -156,11 +156,7 @@ def _judge_candidates(s: Session, ids: Any, found: Any, decimals: int, at: Recor
     )
     order = [-each if each is not None else math.inf for each in found]
     s.at(at).expect("TW-GEN-030", order == sorted(order), "log-probabilities in descending order", found)
-    equal = [
-        (x, one, other) for x, y, one, other in zip(order, order[1:], ids, ids[1:], strict=False) if x == y
-    ]
     s.at(at).expect("TW-GEN-030", len(set(ids)) == len(ids), "no candidate twice", ids)
-    s.at(at).expect("TW-GEN-030", all(one != other for _, one, other in equal), "no candidate twice", ids)
     _judge_sum(s, found, decimals, at)
 
 

@@ -41,6 +41,14 @@ def _max_ops(s: Session) -> int:
     return declared if type(declared) is int and 0 < declared <= MAX_OPS else MAX_OPS
 
 
+def _limit(s: Session, name: str, most: int) -> int:
+    """Return a limit of the server. If it is larger than the suite tests, skip the check."""
+    limit = s.server.limits.get(name, 0)
+    if limit > most:
+        s.skip_untested(f"{name} is {limit}, but the suite tests limits of at most {most}")
+    return limit
+
+
 def _op_count(block: Block) -> int:
     if block.type != "message":
         return 0
@@ -70,12 +78,7 @@ async def change_of_many_ops_is_split_over_several_events(s: Session) -> None:
 @check("TW-FRM-050")
 async def oversized_state_fails_the_job(s: Session) -> None:
     """A job fails with `state_too_large` if its snapshot would exceed `max_state_bytes`."""
-    limit = s.server.limits.get("max_state_bytes", 0)
-    if limit > MAX_TESTED_STATE:
-        s.skip_untested(
-            f"max_state_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_STATE}"
-        )
-    sample = s.script_sample({"bytes": limit + 1})
+    sample = s.script_sample({"bytes": _limit(s, "max_state_bytes", MAX_TESTED_STATE) + 1})
     _, history = await s.run_to_end(sample)
     done = history.of_type("done")[0].members
     s.at(history).expect(
@@ -154,11 +157,7 @@ async def sizes_of_events_count_bytes(s: Session) -> None:
 
     The first change of the job exceeds the limit. The later ones exceed it only if the server merges them.
     """
-    limit = s.server.limits.get("max_event_bytes", 0)
-    if limit > MAX_TESTED_EVENT:
-        s.skip_untested(
-            f"max_event_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_EVENT}"
-        )
+    limit = _limit(s, "max_event_bytes", MAX_TESTED_EVENT)
     # The first change is shorter than the limit in characters, and in the code units of UTF-16.
     pieces = [WIDE * (limit * 2 // 5), *[WIDE * (limit // 8)] * 8]
     # The stream is open before the first change: a server may trim its log, and begin with a snapshot for a late reader.
@@ -180,14 +179,10 @@ async def sizes_of_states_count_bytes(s: Session) -> None:
     characters do not.
     """
     limits = s.server.limits
-    limit = limits.get("max_state_bytes", 0)
-    size = min(limits.get("max_body_bytes", 0), limit, MAX_TESTED_STATE)
+    limit = _limit(s, "max_state_bytes", MAX_TESTED_STATE)
+    size = min(limits.get("max_body_bytes", 0), limit)
     piece = WIDE * (size // (3 * WIDE_BYTES))
     count = limit * 3 // 2 // max(1, len(piece) * WIDE_BYTES)
-    if limit > MAX_TESTED_STATE:
-        s.skip_untested(
-            f"max_state_bytes is {limit}, but the suite tests limits of at most {MAX_TESTED_STATE}"
-        )
     if not piece or not 0 < count <= limits.get("max_inputs", 1):
         s.skip_untested("max_body_bytes or max_inputs is too small for a state of more than max_state_bytes")
     sample = s.script_sample().with_inputs([{}] * count, shared={"script": [{"append": piece}]})

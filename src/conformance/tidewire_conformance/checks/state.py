@@ -139,8 +139,6 @@ def _transitions(step: Step) -> Iterator[tuple[str, str]]:
     """
     if step.before is None or step.block.type != "message" or step.block.is_merged:
         return
-    if not _may_change_a_status(step.block.json):
-        return
     before = _statuses(step.before.value)
     for value in apply_diffs.values_after_ops(step.before, step.block.json):
         after = _statuses(value)
@@ -148,13 +146,6 @@ def _transitions(step: Step) -> Iterator[tuple[str, str]]:
             if old != new and old is not None and new is not None:
                 yield old, new
         before = after
-
-
-def _may_change_a_status(diff: Any) -> bool:
-    """Whether a diff changes anything other than the values of items. Most diffs only extend values."""
-    ops = diff.get("ops") if isinstance(diff, dict) else diff
-    paths = (str(op[1]) for op in ops if op[0] != "r") if isinstance(ops, list) else ()
-    return any(not path.startswith("/items/") or "/value" not in path for path in paths)
 
 
 def _statuses(state: Any) -> list[str | None]:

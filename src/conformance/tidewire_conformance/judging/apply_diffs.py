@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import rfc8785
@@ -54,20 +53,11 @@ def tokens(path: Any) -> tuple[str, ...]:
     Raises:
         InvalidDiffError: The path is not a JSON Pointer.
     """
-    found = _tokens(path) if isinstance(path, str) else None
-    if found is None:
-        raise InvalidDiffError("TW-DIF-073", f"{json_text(path)} is not a JSON Pointer")
-    return found
-
-
-@lru_cache(4096)
-def _tokens(path: str) -> tuple[str, ...] | None:
-    if (path and path[0] != "/") or re.search("~(?![01])", path):
-        return None
+    sound = isinstance(path, str) and path[:1] in {"", "/"} and not re.search("~(?![01])", path)
+    _require(sound, "TW-DIF-073", "{} is not a JSON Pointer", path)
     return tuple([token.replace("~1", "/").replace("~0", "~") for token in path.split("/")[1:]])
 
 
-@lru_cache(4096)
 def _index(token: str) -> int:
     _require(_INDEX.fullmatch(token), "TW-DIF-073", "{} is not an array index", token)
     return int(token)

@@ -43,11 +43,6 @@ class Step(NamedTuple):
         """Reason why the event does not apply, or an empty string. A wrong digest does not count, because it changes no state."""
         return str(self.error) if self.error is not None and self.after is None else ""
 
-    @property
-    def epoch(self) -> int:
-        found = key(self.block.id)
-        return found[0] if found else 0
-
 
 @dataclass
 class Histories:

@@ -6,7 +6,7 @@ last byte, and its fields in order. Its properties return the parsed event type,
 
 import re
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final
 
 from tidewire_conformance.wire import json_violations
@@ -22,8 +22,6 @@ CLOSING_TYPES: Final = frozenset({"done", "goaway", "problem"})
 """Types of the events after which a server ends the stream."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-SHORT_DATA: Final = 16 * 1024
-"""Maximum size, in bytes, of event data whose parsed JSON is cached for later events with the same data."""
 _KNOWN = frozenset({"event", "data", "id", "retry"})
 
 
@@ -38,7 +36,6 @@ class Block:
     line_ends: frozenset[bytes]
     fields: tuple[tuple[str, bytes], ...]
     """Names and values of the fields, in order. One leading space is removed from each value."""
-    comments: int
     last_id: str
     """Last event id after this block, as `EventSource` reports it in `lastEventId`."""
 
@@ -71,23 +68,19 @@ class Block:
         found = [int(value) for value in self.values("retry") if re.fullmatch(rb"[0-9]{1,15}", value)]
         return found[-1] if found else None
 
-    @property
+    @cached_property
     def reading(self) -> ParsedJson:
-        return self._parsed[0]
+        return json_violations.read(self.data)
 
     @property
     def json(self) -> Any:
         """Data as JSON of any type. To read a member, use `member`."""
         return self.reading.value
 
-    @property
+    @cached_property
     def typed(self) -> TypedJson:
         """Data with the schema of the event type."""
-        return self._parsed[1]
-
-    @cached_property
-    def _parsed(self) -> tuple[ParsedJson, TypedJson]:
-        return (_parse_once if len(self.data) <= SHORT_DATA else _parse)(self.type, self.data)
+        return typed_event(self.type, self.json)
 
     @property
     def members(self) -> dict[str, Any]:
@@ -111,15 +104,6 @@ class Block:
     @property
     def is_logged(self) -> bool:
         return self.is_event and self.type in LOGGED_TYPES
-
-
-def _parse(kind: str, data: bytes) -> tuple[ParsedJson, TypedJson]:
-    reading = json_violations.read(data)
-    return reading, typed_event(kind, reading.value)
-
-
-# Checks read the same log again and again, so most events of a run arrive several times.
-_parse_once = lru_cache(4096)(_parse)
 
 
 @dataclass
@@ -197,7 +181,6 @@ class EventStreamDecoder:
             at=at,
             line_ends=frozenset(ends),
             fields=tuple(fields),
-            comments=sum(line.startswith(b":") for line in lines),
             last_id=self.last_id,
         )
 

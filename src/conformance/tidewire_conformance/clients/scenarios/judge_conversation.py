@@ -8,7 +8,7 @@ from typing import Any
 
 from tidewire_conformance.clients.scenarios.client_output import ClientOutput, printable, same, text_of
 from tidewire_conformance.clients.scenarios.conversation import ClientRun, Conversation, RecordedRequest
-from tidewire_conformance.clients.scenarios.judge_event_streams import judge_event_streams
+from tidewire_conformance.clients.scenarios.judge_event_streams import CLOCK_TOLERANCE, judge_event_streams
 from tidewire_conformance.clients.scenarios.scenario import JOB, JOB_2, Finding, Members, Scenario
 
 _MIN_SECRET_LENGTH = 12
@@ -16,9 +16,6 @@ _MIN_SECRET_LENGTH = 12
 
 A shorter token could occur in a report by chance.
 """
-
-_CLOCK_TOLERANCE = 0.002
-"""Tolerance, in seconds, for differences between clocks and timers."""
 
 _MIN_SPREAD = 1.1
 """Minimum ratio of the longest to the shortest wait. Below this ratio, the waits count as not random.
@@ -177,7 +174,7 @@ def _timing_and_repetition(
     elapsed = request.at - (earlier.last_sent_at or earlier.at)
     bounds = asked.get("wait_ms", {})
     # The delay is negative if the request arrived before the previous response ended.
-    if "least" in bounds and elapsed + _CLOCK_TOLERANCE < bounds["least"] / 1000:
+    if "least" in bounds and elapsed + CLOCK_TOLERANCE < bounds["least"] / 1000:
         expected = f"{name}: at least {bounds['least']} ms after the previous response"
         yield Finding("wait", rules, expected, f"{elapsed * 1000:.0f} ms")
     if "most" in bounds and elapsed > (most := bounds["most"] * bound_factor) / 1000:

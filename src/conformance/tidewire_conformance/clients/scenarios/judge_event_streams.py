@@ -24,7 +24,7 @@ _WITHOUT_DATA = "TW-SSE-027"
 _TYPE = frozenset({"TW-SSE-028"})
 _KEPT_ID = "TW-SSE-029"
 _ID = frozenset({_KEPT_ID, "TW-SSE-030"})
-_CLOCK_TOLERANCE = 0.002
+CLOCK_TOLERANCE = 0.002
 """Tolerance, in seconds, for differences between clocks and timers."""
 
 
@@ -197,7 +197,7 @@ def _requests(scenario: Scenario, requests: list[RecordedRequest]) -> Iterator[F
         asked = (request.exchange or {}).get("asked", {})
         least = asked.get("wait_ms", {}).get("least", 0)
         elapsed = request.at - (before.last_sent_at or before.at)
-        if elapsed + _CLOCK_TOLERANCE < least / 1000:
+        if elapsed + CLOCK_TOLERANCE < least / 1000:
             expected = f"at least {least} ms between the end of a response and the next request"
             yield Finding(
                 "wait", tuple(asked.get("rules", scenario.requirements)), expected, f"{elapsed * 1000:.0f} ms"
