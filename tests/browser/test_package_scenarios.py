@@ -20,30 +20,18 @@ PATIENCE = 4.0
 CONCURRENT_PLAYS = 12
 
 REDIRECT = "A browser follows a redirect without showing where it leads, or does not follow it. The package does not follow it."
-CUTS = "A browser may discard bytes that arrived shortly before a connection broke, and this one breaks 25 times."
 NOT_IN_A_BROWSER = {
     "redirect": REDIRECT,
     "redirect-with-credentials": REDIRECT,
     "redirects-of-all-kinds": REDIRECT,
     "link-of-hello-after-a-redirect": REDIRECT,
-    "cuts-at-many-places": CUTS,
 }
 """Scenarios that cannot pass in a browser, with the reason."""
 
 ENCODING = ("TW-SEC-023",)
 """Requirement to send `Accept-Encoding: identity`. A browser sets this header itself."""
 
-ATTEMPTS = 8
-"""Plays of a scenario in which a connection breaks. A browser may discard bytes that arrived shortly before, so not every
-play delivers what the scenario expects. No play may deliver a wrong value.
-"""
-
 SCENARIOS = [each for each in load_all() if each.name not in NOT_IN_A_BROWSER]
-
-
-def breaks_a_connection(scenario):
-    exchanges = [exchange for exchanges in scenario.scripts.values() for exchange in exchanges]
-    return any(exchange.get("then") in {"close", "reset"} for exchange in exchanges)
 
 
 def judged(scenario, adapter):
@@ -71,11 +59,8 @@ def verdicts(request, adapter):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
-def test_the_package_passes_the_scenario_in_chromium(scenario, verdicts, adapter):
+def test_the_package_passes_the_scenario_in_chromium(scenario, verdicts):
     verdict = verdicts[scenario.name].result()
-    attempts = ATTEMPTS if breaks_a_connection(scenario) else 1
-    while verdict.outcome is not Outcome.PASS and (attempts := attempts - 1):
-        verdict = judged(scenario, adapter)
     assert verdict.outcome is Outcome.PASS, describe(verdict)
 
 

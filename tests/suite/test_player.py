@@ -7,6 +7,7 @@ import select
 import socket
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -37,6 +38,8 @@ from tidewire_conformance.clients.scenarios.server_variants import variant_scena
 SCENARIOS = load_all()
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 GET = f"GET /v1/jobs/{JOB}/events HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n".encode()
+CLOSE_WAIT = 8
+"""State of a TCP connection that the peer has closed, in `TCP_INFO` of Linux."""
 
 
 def scripted(*exchanges, **members):
@@ -379,6 +382,42 @@ def test_a_client_may_read_the_job_before_it_requests_the_stream():
     scenarios = [BY_NAME[name] for name in names]
     scenarios += variant_scenarios([BY_NAME["code-points"]])
     found = play_all(scenarios, PlainAdapter(ReadsTheJobFirst), workers=24)
+    assert [describe(each) for each in found if each.outcome is not Outcome.PASS] == []
+
+
+class LosesReceivedBytes(PlainClient):
+    """A client whose HTTP library discards the bytes that it has received when a connection breaks, as browsers do."""
+
+    def new_decoder(self, response):
+        read = response.read
+
+        def is_open():
+            return response.sock.fileno() >= 0
+
+        def read_unless_broken(seconds):
+            chunk = read(seconds) if is_open() else b""
+            time.sleep(0.05)
+            if (
+                is_open()
+                and response.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == CLOSE_WAIT
+            ):
+                while more := read(1):
+                    chunk += more
+            return chunk
+
+        response.read = read_unless_broken
+        return super().new_decoder(response)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the state of a TCP connection")
+def test_a_client_may_lose_bytes_that_it_received_when_a_connection_breaks():
+    broken = [
+        scenario
+        for scenario in BY_NAME.values()
+        if any(exchange.get("then") == "close" for exchange in scenario.scripts.get("streams", []))
+    ]
+    scenarios = [*broken, *map(BY_NAME.get, ["rows", "cut-between-cr-and-lf", "cuts-at-many-places"])]
+    found = play_all(scenarios, PlainAdapter(LosesReceivedBytes), workers=24)
     assert [describe(each) for each in found if each.outcome is not Outcome.PASS] == []
 
 
