@@ -14,6 +14,18 @@ class CrashesOnInvalidUtf8(FaultyClient):
     decoder = changed(Decoder, text=lambda self, value: value.decode("utf-8"))
 
 
+class ReplacesASurrogateAsAWhole(FaultyClient):
+    """Replace the three bytes of a surrogate with one U+FFFD, as the decoder of Java does."""
+
+    scenario, kind, breaks = "bytes-that-are-not-utf-8", "count", "TW-FRM-084"
+    decoder = changed(
+        Decoder,
+        text=lambda self, value: re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]", b"\xff", value).decode(
+            "utf-8", "replace"
+        ),
+    )
+
+
 class SplitsEventsOnlyAtTwoLf(FaultyClient):
     """Split events only at two LF, as many tutorials do, so that a stream with other line ends yields no event."""
 

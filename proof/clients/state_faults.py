@@ -3,6 +3,7 @@
 import hashlib
 import re
 import unicodedata
+from decimal import Decimal
 from urllib.parse import unquote
 
 from proof.clients.faulty_client import FaultyClient, changed
@@ -148,6 +149,18 @@ class DigestsOnlyKnownMembers(FaultyClient):
             known = {"status", "value", "error", "stable", "batch"}
             items = [{name: item[name] for name in known & item.keys()} for item in self.value["items"]]
             return hashlib.sha256(self.form(items).encode()).hexdigest()[:16]
+
+
+class RoundsNumbersForTheDigest(FaultyClient):
+    """Write a number with the fewest digits for which rounding to nearest gives the number, as a loop over `%.Ng` does."""
+
+    scenario, kind, breaks = "numbers-at-the-edge", "count", "TW-DIF-056"
+
+    class Rounds(State):
+        def number(self, value):
+            rounded = (f"{value:.{digits}g}" for digits in range(1, 18))
+            text = next(text for text in rounded if float(text) == value)
+            return super().number(value) if Decimal(text) == Decimal(repr(value)) else text
 
 
 class CountsGraphemesInTruncation(FaultyClient):
