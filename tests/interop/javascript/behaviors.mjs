@@ -412,6 +412,20 @@ const BEHAVIORS = {
     assert.ok(error instanceof tidewire.InvalidInputError && /413 text\/html.*or a proxy in front of it: send less\./.test(error.message), error.stack);
   },
 
+  async "redirects in a circle are an error of the protocol"() {
+    const circle = createServer((request, response) => response.writeHead(302, { location: request.url }).end());
+    await new Promise((resolve) => circle.listen(0, "127.0.0.1", resolve));
+    try {
+      const error = await new Client(`http://127.0.0.1:${circle.address().port}`).discover().catch((caught) => caught);
+      assert.ok(error instanceof tidewire.ProtocolError);
+      assert.match(error.message, /the server sent more than 5 redirects/);
+      assert.doesNotMatch(error.message, /Create a client/);
+    } finally {
+      circle.close();
+      circle.closeAllConnections();
+    }
+  },
+
   async "a redirect of a submit names its target"() {
     const location = "https://user:secret@example.com/v1/endpoints/talk/jobs";
     for (const status of [301, 302, 307, 308]) {
