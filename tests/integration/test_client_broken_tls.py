@@ -25,8 +25,9 @@ from support.scripted_server import (
     snapshot,
     state,
 )
-from tidewire import AsyncClient, RetryPolicy
+from tidewire import AsyncClient
 from tidewire.errors import TransportError
+from tidewire.following.request_policy import FIRST_ATTEMPTS
 
 pytestmark = pytest.mark.anyio
 
@@ -111,8 +112,22 @@ async def test_a_request_is_repeated_after_a_damaged_tls_record(trust):
     assert len(server.requests) == 2
 
 
-async def test_a_missing_client_certificate_is_named(trust):
+@pytest.mark.parametrize(
+    ("has_certificate", "version", "alert"),
+    [
+        (False, ssl.TLSVersion.TLSv1_3, "certificate required"),
+        (True, ssl.TLSVersion.TLSv1_3, "unknown ca"),
+        (True, ssl.TLSVersion.TLSv1_2, "unknown ca"),
+    ],
+)
+async def test_a_refused_client_certificate_ends_the_call_soon_and_is_named(
+    trust, has_certificate, version, alert
+):
+    connections = 0
+
     def refuse(connection: socket.socket, context: ssl.SSLContext) -> None:
+        nonlocal connections
+        connections += 1
         context.verify_mode = ssl.CERT_REQUIRED
         with context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as client:
             with contextlib.suppress(ssl.SSLError):
@@ -120,8 +135,14 @@ async def test_a_missing_client_certificate_is_named(trust):
             while os.read(client.fileno(), 2**16):
                 pass
 
+    trust.maximum_version = version
+    if has_certificate:
+        trustme.CA().issue_cert("client@example.org").configure_cert(trust)
+    timing, _ = hurried()
     with tls_listener(refuse) as url:
-        async with AsyncClient(url, verify=trust, retry=RetryPolicy(attempts=1)) as client:
-            with pytest.raises(TransportError, match="certificate required") as caught:
+        async with with_timing(AsyncClient(url, verify=trust), timing) as client:
+            with pytest.raises(TransportError, match=alert) as caught:
                 await client.discover()
+    assert connections == FIRST_ATTEMPTS
+    assert not caught.value.sent
     assert "load_cert_chain" in caught.value.advice

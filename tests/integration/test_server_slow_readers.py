@@ -12,7 +12,9 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
+import httpx2
 import pytest
+from starlette.types import Message
 
 from support.reference_server import QUICK, Fold, Peer, data, eventually, logged, serving
 from support.server_address import address_of
@@ -254,3 +256,73 @@ def test_the_connection_of_an_unread_response_is_reset():
         # The poll mask is empty, so only errors such as a reset are reported.
         eventually(lambda: all(poll.poll(0) for poll in polls), within=30)
         assert peer.job(small)["status"] == "succeeded"
+
+
+async def test_a_stalled_stream_that_is_cancelled_while_its_connection_is_aborted_counts_as_stalled():
+    class Transport:
+        """Transport of a client that accepts no byte."""
+
+        aborted = asyncio.Event()
+
+        def get_extra_info(self, _name: str) -> None:
+            return None
+
+        def get_write_buffer_size(self) -> int:
+            return 1
+
+        def set_write_buffer_limits(self, **_limits: int) -> None:
+            pass
+
+        def is_closing(self) -> bool:
+            return False
+
+        def write(self, _data: bytes) -> None:
+            pass
+
+        def abort(self) -> None:
+            self.aborted.set()
+
+    class Cycle:
+        """The part of uvicorn's object for a request that the server uses."""
+
+        transport, flow = Transport(), None
+        sent = 0
+
+        async def send(self, _message: Message) -> None:
+            self.sent += 1
+            if self.sent > 2:  # after the head and the first part of the body
+                await asyncio.Event().wait()
+
+        async def receive(self) -> Message:
+            return await asyncio.get_running_loop().create_future()
+
+    server = make_server(stall_timeout=0.05, heartbeat=0.1)
+    await server.app.start()
+    try:
+        transport = httpx2.ASGITransport(server.app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            submitted = await http.post("/v1/endpoints/spell/jobs", json={"input": {}})
+            cycle = Cycle()
+            path = f"/v1/jobs/{submitted.json()['id']}/events"
+            scope = {
+                "type": "http",
+                "method": "GET",
+                "path": path,
+                "raw_path": path.encode(),
+                "root_path": "",
+            }
+            scope |= {
+                "http_version": "1.1",
+                "scheme": "http",
+                "query_string": b"",
+                "client": ("127.0.0.1", 9),
+            }
+            scope |= {"headers": [(b"host", b"localhost")], "server": ("localhost", 80)}
+            stream = asyncio.create_task(server.app(scope, cycle.receive, cycle.send))
+            await asyncio.wait_for(cycle.transport.aborted.wait(), 10)
+            stream.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await stream
+            assert "tidewire_streams_stalled_total 1" in (await http.get("/metrics")).text
+    finally:
+        await server.app.close()

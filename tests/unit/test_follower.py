@@ -532,6 +532,34 @@ def test_pings_at_the_cursor_are_ignored(started):
         assert isinstance(started.event("ping", {"head": "1-1"}), Ignored)
 
 
+def test_ping_at_the_cursor_restarts_the_patience(reader):
+    assert patience_spent_after(reader, hello="1-2", ping="1-2") == 0
+
+
+@pytest.mark.parametrize(
+    ("hello", "ping"),
+    [
+        pytest.param(None, "1-2", id="before hello"),
+        pytest.param("1-1", "1-1", id="head before the cursor"),
+        pytest.param("1-1", "1-3", id="head after the cursor"),
+    ],
+)
+def test_ping_that_does_not_confirm_the_cursor_leaves_the_patience(reader, hello, ping):
+    assert patience_spent_after(reader, hello=hello, ping=ping) > 0
+
+
+def patience_spent_after(reader, *, hello, ping):
+    """Let a connection fail after the event 1-2, and return the spent patience after `hello`, if any, and a ping on the next."""
+    reader.hello()
+    reader.snapshot("1-2", state("Hel"))
+    reader.follower.lost("reset")
+    reader.connect()
+    if hello is not None:
+        reader.hello(head=hello)
+    reader.event("ping", {"head": ping})
+    return reader.follower.policy.spent
+
+
 def test_retryable_problem_causes_a_reconnect_after_its_retry_after(started):
     outcome = started.event(
         "problem",

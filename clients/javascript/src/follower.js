@@ -17,8 +17,11 @@ const EPHEMERAL = ["hello", "ping", "goaway", "queue", "progress", "problem"];
 const MAX_RESYNCS = 3;
 /** Applied events without a resync in between after which the count of resyncs starts again. */
 const RESYNC_HEALED = 256;
-/** What has arrived on a connection. `hasProgress`: whether a logged event other than a snapshot at its beginning moved the id forward. */
-const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isEmpty: true, hasProgress: false };
+/**
+ * What has arrived on a connection. `hasProgress`: whether a logged event other than a snapshot at its beginning moved the id forward.
+ * `isConfirmed`: whether the last ping arrived after `hello`, and its head is the id.
+ */
+const NEW_CONNECTION = { hello: /** @type {any} */ (null), pingsAhead: 0, isConfirmed: false, isEmpty: true, hasProgress: false };
 
 export class Follower {
   #resyncs = 0;
@@ -84,8 +87,10 @@ export class Follower {
       throw this.#interrupted(`problem: ${message.code}`, "wait", message.retry_after_ms);
     }
     if (type === "ping") {
-      const isAhead = [message.head, connection.hello?.head].some((head) => head && !this.#isKnown(parseId(head)));
+      const heads = [message.head, connection.hello?.head];
+      const isAhead = heads.some((head) => head && !this.#isKnown(parseId(head)));
       connection.pingsAhead = isAhead ? connection.pingsAhead + 1 : 0;
+      connection.isConfirmed = connection.hello !== null && !isAhead && heads.includes(this.id?.text);
       if (connection.pingsAhead >= 2) throw this.#interrupted("the server has events that it does not send", "cut");
       return null;
     }

@@ -127,7 +127,7 @@ export class JobStream {
             this.#report("connected");
           }
           // Otherwise a job without events would be given up if a proxy limits the time of each response.
-          if (event.type === "ping" && follower.connection.pingsAhead === 0) this.#retries.confirmed();
+          if (event.type === "ping" && follower.connection.isConfirmed) this.#retries.confirmed();
           if (found?.type === "applied") {
             this.#silentConnections = 0;
             yield found;

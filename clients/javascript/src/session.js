@@ -193,6 +193,9 @@ export class Session {
     const target = actionFor(status, "request") === "redirect" ? resolved(headers.get("location"), url) : null;
     if (target !== null) {
       const { method = "GET" } = details;
+      if (method === "GET" && target.origin === this.origin) {
+        return new ProtocolError(`the server sent more than ${MAX_REDIRECTS} redirects`, { url, status, ...details });
+      }
       target.username = target.password = "";
       const what = `the server redirects this ${method} request to ${target}`;
       const redirectAdvice = "The client follows redirects of GET requests within one origin only. Create a client with the new URL.";

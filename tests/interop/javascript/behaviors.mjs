@@ -59,6 +59,14 @@ const snapshot = (value, { columns = [VALUE], reason = "start", ...item } = {}) 
   "snapshot",
 ];
 
+/** A function that responds with `hello`, unless its head is undefined, and a ping. @param {{hello?: string, ping: string}} heads */
+const pinging = ({ hello, ping }) => (response) => {
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  const greeting = { protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: hello, heartbeat_ms: 15000 };
+  if (hello !== undefined) response.write(`retry:1\nevent:hello\ndata:${JSON.stringify(greeting)}\n\n`);
+  response.end(`event:ping\ndata:{"head":"${ping}"}\n\n`);
+};
+
 const BEHAVIORS = {
   async "a loop after a break continues"(url) {
     const job = await new Client(url).submit("talk", { words: 20, slow: true });
@@ -404,6 +412,20 @@ const BEHAVIORS = {
     assert.ok(error instanceof tidewire.InvalidInputError && /413 text\/html.*or a proxy in front of it: send less\./.test(error.message), error.stack);
   },
 
+  async "redirects in a circle are an error of the protocol"() {
+    const circle = createServer((request, response) => response.writeHead(302, { location: request.url }).end());
+    await new Promise((resolve) => circle.listen(0, "127.0.0.1", resolve));
+    try {
+      const error = await new Client(`http://127.0.0.1:${circle.address().port}`).discover().catch((caught) => caught);
+      assert.ok(error instanceof tidewire.ProtocolError);
+      assert.match(error.message, /the server sent more than 5 redirects/);
+      assert.doesNotMatch(error.message, /Create a client/);
+    } finally {
+      circle.close();
+      circle.closeAllConnections();
+    }
+  },
+
   async "a redirect of a submit names its target"() {
     const location = "https://user:secret@example.com/v1/endpoints/talk/jobs";
     for (const status of [301, 302, 307, 308]) {
@@ -580,15 +602,20 @@ const BEHAVIORS = {
 
   async "a job without events is followed through cuts after a ping"() {
     // As behind a proxy that limits the whole time of a response.
-    const ping = (response) => {
-      response.writeHead(200, { "content-type": "text/event-stream" });
-      const hello = { protocol: "tidewire/1", job: JOB, events: `/v1/jobs/${JOB}/events`, head: "1-1", heartbeat_ms: 15000 };
-      response.end(`retry:1\nevent:hello\ndata:${JSON.stringify(hello)}\n\nevent:ping\ndata:{"head":"1-1"}\n\n`);
-    };
+    const ping = pinging({ hello: "1-1", ping: "1-1" });
     const { url, requests } = await scripted({ connections: [[["1-1", ...snapshot("a")]], ...Array(12).fill(ping), [["1-2", "b"]]] });
     const job = new Client(url, { retry: { patienceMs: 200, minDelayMs: 40, maxDelayMs: 40 } }).job(JOB);
     for await (const update of job) if (update.text === "b") break;
     assert.ok(requests.length >= 14);
+  },
+
+  async "cuts after a ping that does not confirm the id end a job"() {
+    for (const heads of [{ ping: "1-2" }, { hello: "1-1", ping: "1-1" }]) {
+      const { url, requests } = await scripted({ connections: [[["1-2", ...snapshot("a")]], ...Array(40).fill(pinging(heads))] });
+      const job = new Client(url, { retry: { patienceMs: 200, minDelayMs: 40, maxDelayMs: 40 } }).job(JOB);
+      await assert.rejects(textOf(job), /patienceMs is 200/);
+      assert.ok(requests.length < 40);
+    }
   },
 
   async "the silence of a live stream counts toward the patience"() {

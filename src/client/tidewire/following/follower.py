@@ -462,7 +462,7 @@ class Follower:
         above = self.cursor is None or head > self.cursor
         is_repeated = above and here.pinged and here.pinged_at == self.cursor
         here.pinged, here.pinged_at = above, self.cursor
-        if not above:
+        if here.hello and head == self.cursor:
             # Otherwise a job without events would be given up if a proxy limits the time of each response.
             self.policy.confirmed()
         if is_repeated:

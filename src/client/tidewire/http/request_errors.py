@@ -1,5 +1,6 @@
 """Converts the exceptions that httpx2 raises during a request to the client's errors."""
 
+import re
 import socket
 import ssl
 from typing import Final, NamedTuple
@@ -20,9 +21,11 @@ _PRIVATE_AUTHORITY: Final = (
 )
 
 _CLIENT_CERTIFICATE: Final = (
-    "The server accepts only clients with a certificate: pass verify=context, where context is an ssl.SSLContext that has loaded "
-    "the certificate with load_cert_chain()."
+    "The server accepts only clients with a certificate that it trusts: pass verify=context, where context is an ssl.SSLContext "
+    "that has loaded such a certificate with load_cert_chain()."
 )
+_CERTIFICATE_REFUSED: Final = re.compile(r"_ALERT_(?:\w*CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED)")
+"""Matches the alerts with which a server refuses the certificate of the client, or a client without one."""
 _PROXY_ADVICE: Final = (
     "Check the argument proxy=… and the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."
 )
@@ -87,11 +90,11 @@ def request_error(
         case httpx2.RemoteProtocolError() if not str(error).startswith(_CUT):
             return not_http(route.address(url), str(error), where)
         case httpx2.HTTPError() | httpx2.StreamError() | ssl.SSLError():
-            # httpcore2 converts an SSLError of the TLS handshake only. In TLS 1.3, the server refuses a client without a
-            # certificate after the handshake.
-            what = broken_connection(error)
-            advice = _CLIENT_CERTIFICATE if "CERTIFICATE_REQUIRED" in what else None
-            return TransportError(what, where=where, advice=advice)
+            # httpcore2 converts an SSLError of the TLS handshake only. In TLS 1.3, the server refuses the certificate of a
+            # client after the handshake. It then has not read the request, and repetitions rarely help.
+            if _CERTIFICATE_REFUSED.search(text_of(error)):
+                return _unreachable(error, where, url, route)
+            return TransportError(broken_connection(error), where=where)
         case httpx2.InvalidURL():
             # The client's own URL was parsed before. The invalid URL is a link of the server that is too long for
             # httpx2, or the Location header of a response.
@@ -113,8 +116,12 @@ def _unreachable(error: Exception, where: Where, url: str, route: Route) -> Tran
         what = f"the proxy {proxy} did not connect to {address}: {text}"
     elif has_cause(ssl.SSLError):
         what = f"TLS with {address} failed: {text}"
-        without_tls = f"If the server does not use TLS, try http://{urlsplit(url).netloc}."
-        advice = _PRIVATE_AUTHORITY if has_cause(ssl.SSLCertVerificationError) else without_tls
+        if _CERTIFICATE_REFUSED.search(text):
+            advice = _CLIENT_CERTIFICATE
+        elif has_cause(ssl.SSLCertVerificationError):
+            advice = _PRIVATE_AUTHORITY
+        else:
+            advice = f"If the server does not use TLS, try http://{urlsplit(url).netloc}."
     elif proxy is not None:
         why = (
             "its host name cannot be resolved"

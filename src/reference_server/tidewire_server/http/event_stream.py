@@ -262,10 +262,11 @@ class EventStream:
                         self._token_seconds_left, leave, self._connection.abort, stall_timeout
                     )
                 await self._serve_or_goaway()
+        finally:
+            # The ASGI server may cancel a stream while the connection of a stalled reader is aborted.
             if sender.stalled:
                 self._status = "stalled"
                 self._service.metrics.stalled.inc()
-        finally:
             unwatch()
             for timer in (self._ping_timer, expiry):
                 if timer is not None:

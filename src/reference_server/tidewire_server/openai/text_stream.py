@@ -72,10 +72,10 @@ class OpenAIStream:
                         await self._send(sender, Request(scope))
                     await sender.end(b"")
                     self._status = "done"
-            if sender.stalled:
+        finally:
+            if sender.stalled:  # See `EventStream`.
                 self._status = "stalled"
                 service.metrics.stalled.inc()
-        finally:
             if self._span is not None:
                 self._span.end(self._status)
             if self._on_end is not None:
