@@ -155,7 +155,7 @@ def test_a_failure_shows_requirement_bytes_and_rerun_command(program):
 
 
 def test_a_failure_at_a_cut_shows_the_bytes_on_the_wire(program):
-    found = conformance("--client", SHELL, "--only", "cuts.closed-inside-an-event")
+    found = conformance("--client", SHELL, "--only", "cuts.body-ends-inside-an-event")
     assert found.exit_code == 1
     assert re.search(r'\n +\d+\.\d +1 < id:1-3\\ndata:"Hel"\\n\\n\n +\d+\.\d +1 < id:1-4', found.output)
 
