@@ -13,7 +13,7 @@ the block ends because                    | the context manager
 ------------------------------------------+------------------------------------------------------------
 the reader has disconnected               | does nothing
 the reader has stalled                    | sets `stalled`, and aborts the connection
-the ASGI server has cancelled the response| aborts the connection, if the ASGI server is uvicorn
+the ASGI server cancels the response      | aborts the connection, if the ASGI server is uvicorn
 """
 
 import asyncio
